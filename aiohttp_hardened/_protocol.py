@@ -1,0 +1,85 @@
+"""The response protocol: where a response's head, its read timeout and its loss are seen.
+
+Private names of aiohttp that it touches: ``client_proto.ResponseHandler`` as a class to
+inherit from, its ``_payload`` and ``_tail``, and ``helpers._EXC_SENTINEL`` as the default
+of ``set_exception``. ``tests/test_contract.py`` proves each on the lowest and the newest
+supported aiohttp.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import SocketTimeoutError
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.streams import EMPTY_PAYLOAD
+
+from aiohttp_hardened.exceptions import PhaseTimeoutError
+from aiohttp_hardened.timing._phase import Phase
+
+if TYPE_CHECKING:
+    from aiohttp_hardened.timing._connection import Connection
+    from aiohttp_hardened.timing._request import Attempt
+
+
+class TimedResponseHandler(ResponseHandler):
+    """aiohttp's response protocol, which also tells the attempt that it serves.
+
+    Args:
+        loop: The connector's loop.
+    """
+
+    attempt: Attempt | None = None
+    connection: Connection | None = None
+    expires: float | None = None
+    """``loop.time()`` after which it is not returned to the pool."""
+    generation = 0
+    """The generation of the TLS context that it was made with."""
+
+    def hold_read_budget(self, seconds: float) -> None:
+        """Limit the time between two reads of the next response, whose own timeout says nothing of it.
+
+        aiohttp sets the timeout between ``connect()`` and sending; the override is
+        on this object and for one call, so that other responses pay nothing.
+        """
+
+        def set_response_params(**params: Any) -> None:
+            del self.set_response_params  # type: ignore[method-assign]
+            params["read_timeout"] = seconds
+            self.set_response_params(**params)
+
+        self.set_response_params = set_response_params  # type: ignore[method-assign, assignment]
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        """Take a parsed head with its body."""
+        super().feed_data(data, size)
+        if self.attempt is not None:
+            message, body = data
+            self.attempt.headers_read(message, None if body is EMPTY_PAYLOAD else body)
+
+    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+        """Fail the response; a read timeout gets its budget as a cause."""
+        if isinstance(exc, SocketTimeoutError) and exc.__cause__ is None and self.read_timeout:
+            phase = Phase.REQUEST if self._payload is None else Phase.BODY
+            what = "the response" if phase is Phase.REQUEST else "the response's body"
+            exc.__cause__ = PhaseTimeoutError(
+                f"reading {what} timed out: nothing came for {self.read_timeout:.2f} s",
+                phase=phase,
+                budget=self.read_timeout,
+            )
+        super().set_exception(exc, *cause)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Take note of the end of the connection."""
+        super().connection_lost(exc)
+        attempt, self.attempt = self.attempt, None
+        if attempt is not None:
+            attempt.connection_lost()
+        if self.connection is not None:
+            self.connection.close()
+
+    @property
+    def has_unread_bytes(self) -> bool:
+        """Whether bytes came behind the response's head."""
+        payload = self._payload
+        return bool(self._tail) or (payload is not None and payload.total_bytes > 0)

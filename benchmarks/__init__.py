@@ -1,0 +1,1 @@
+"""Contenders and scenarios, measured side by side: ``python -m benchmarks NAME``."""
