@@ -44,7 +44,7 @@ from aiohttp_hardened.timing._tcp import Race
 from aiohttp_hardened.timing._tls import TimedSSLObject
 from aiohttp_hardened.timing._tunnel import start_tunnel, tunnel_answered
 from aiohttp_hardened.tls._context import SharedSSLContext
-from aiohttp_hardened.tls._trust import context_ready, peek
+from aiohttp_hardened.tls._registry import context_ready, peek
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -282,6 +282,11 @@ class TimedConnector(aiohttp.BaseConnector):
             if not idle:
                 del self._conns[key]
 
+    @property
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that it belongs to."""
+        return self._loop
+
     def connection_states(self) -> Iterator[tuple[Connection, ConnectionState]]:
         """Yield each live connection with its state; safe from another thread."""
         for protocol in tuple(self._acquired):
@@ -333,7 +338,7 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):
         try:
             hosts = await self._resolve_in_time(attempt, host, port, traces)
         except BaseException as exc:
-            reason = self._unless_closed(exc) if isinstance(exc, asyncio.CancelledError) else _own(exc)
+            reason = self._unless_closed(exc) if isinstance(exc, asyncio.CancelledError) else _own(exc, attempt)
             lookup.failed(reason)
             if reason is exc:
                 raise
@@ -342,7 +347,8 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):
             current_lookup.set(outer)
         lookup.answered([each["host"] for each in hosts])
         if lookup.source == "stale":
-            self.clear_dns_cache(host, port)
+            # aiohttp would keep it for ``cache_ttl``. Not at once: waiters on this lookup still read it there.
+            self._loop.call_soon(self.clear_dns_cache, host, port)
         return hosts
 
     async def _resolve_in_time(
@@ -604,10 +610,10 @@ def _pin(fingerprint: aiohttp.Fingerprint | None) -> bytes | None:
     return None if fingerprint is None else fingerprint.fingerprint
 
 
-def _own(exc: BaseException) -> BaseException:
-    """Return an error of one's own where waiters on one lookup are given the same object."""
+def _own(exc: BaseException, attempt: Attempt) -> BaseException:
+    """Return an error of the attempt's own: all that wait for one lookup are given the same object."""
     if isinstance(exc, PhaseTimeoutError):
-        return PhaseTimeoutError(str(exc), phase=exc.phase, budget=exc.budget)
+        return attempt.timeout_error(Phase.DNS, exc.budget, "dns")
     return exc
 
 

@@ -14,7 +14,7 @@ from aiohttp_hardened._settings import DEFAULTS, Settings, TelemetrySettings
 from aiohttp_hardened.dns._health import AddressHealth
 from aiohttp_hardened.dns._resolver import HardenedResolver, WrappedResolver
 from aiohttp_hardened.exceptions import SettingsError, UnverifiedRequestError
-from aiohttp_hardened.telemetry._metrics import MetricHook
+from aiohttp_hardened.telemetry._metrics import MetricHook, observe_telemetry_errors
 from aiohttp_hardened.telemetry._spans import SpanHook
 from aiohttp_hardened.timing._hooks import Hooks
 from aiohttp_hardened.timing._trace_config import HardenedTraceConfig
@@ -147,6 +147,8 @@ def _hooks(settings: Settings, hooks: Iterable[PhaseHook] | None) -> Hooks:
     for hook in given:
         if not callable(hook):
             raise SettingsError(f"hooks holds {hook!r}; each hook is a callable that takes one PhaseRecord")
+    if given:
+        observe_telemetry_errors()
     return Hooks(given)
 
 

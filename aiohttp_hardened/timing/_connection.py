@@ -8,6 +8,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterable, Iterator
 
     from aiohttp_hardened.timing._hooks import Hooks
@@ -65,6 +66,10 @@ class Connection:
 class Pool(Protocol):
     """What a connector shows of its connections."""
 
+    @property
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that it belongs to."""
+
     def connection_states(self) -> Iterable[tuple[Connection, ConnectionState]]:
         """Yield each live connection with its state; called from another thread."""
 
@@ -81,3 +86,8 @@ def open_connections() -> Iterator[tuple[Connection, ConnectionState]]:
     """Yield every live connection of this process with its state."""
     for pool in tuple(_pools):
         yield from pool.connection_states()
+
+
+def loops() -> set[asyncio.AbstractEventLoop]:
+    """Return the event loops of the pools."""
+    return {pool.event_loop for pool in tuple(_pools)}

@@ -107,6 +107,7 @@ class RequestRecord(PhaseRecord):
         resend_count: Send attempts of the same request before this one.
         reused: The connection had served before.
         exception: What the attempt raised, as far as it is known.
+        response_headers: The response's headers, when there was one.
     """
 
     method: str
@@ -115,6 +116,7 @@ class RequestRecord(PhaseRecord):
     resend_count: int = 0
     reused: bool = False
     exception: BaseException | None = field(default=None, repr=False, compare=False)
+    response_headers: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
 
 
 _Record = TypeVar("_Record", bound=PhaseRecord)

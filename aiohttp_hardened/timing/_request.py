@@ -35,6 +35,8 @@ from aiohttp_hardened.timing._phase import Phase, PhaseEvent, PhaseRecord, Reque
 from aiohttp_hardened.exceptions import PhaseTimeoutError, UnverifiedRequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from aiohttp import ClientResponse
     from aiohttp.helpers import BaseTimerContext
     from aiohttp.http import HttpVersion, RawResponseMessage
@@ -107,7 +109,7 @@ class RequestTiming:
         """Take the head of a response from a connection whose protocol is not ours."""
         attempt = self.attempt
         if attempt is not None and not attempt.finished and response.version is not None:
-            attempt.head_read(response.status, response.version)
+            attempt.head_read(response.status, response.version, response.headers)
 
 
 class Attempt:
@@ -123,6 +125,8 @@ class Attempt:
 
     budgets: Budgets = UNLIMITED
     connection: Connection | None = None
+    context: object = None
+    """The OpenTelemetry context of the attempt, where a hook has put it; opaque here."""
     cross_origin = False
     """A redirect left the origin that the request began with."""
     proxied = False
@@ -437,7 +441,7 @@ class Attempt:
             error_type, cancelled = phase.outcome(timer_fired=False)
             self.hooks.emit(phase.record(error_type, cancelled=cancelled, background=True))
 
-    def head_read(self, code: int, version: HttpVersion) -> int:
+    def head_read(self, code: int, version: HttpVersion, headers: Mapping[str, str]) -> int:
         """End the request phase; return the clock at its end."""
         self.status_code = code
         now = _clock()
@@ -445,6 +449,7 @@ class Attempt:
             str(code) if code >= 400 else None,
             protocol_version="1.1" if version == HttpVersion11 else f"{version.major}.{version.minor}",
             end=now,
+            headers=headers,
         )
         return now
 
@@ -453,7 +458,7 @@ class Attempt:
         code = message.code
         if self.finished or (100 <= code < 200 and code != 101):
             return
-        now = self.head_read(code, message.version)
+        now = self.head_read(code, message.version, message.headers)
         if body is None or code == 101:
             return
         self._body = body
@@ -509,6 +514,7 @@ class Attempt:
         exc: BaseException | None = None,
         protocol_version: str | None = None,
         end: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.finished = True
         attributes: dict[str, Any] = {}
@@ -536,6 +542,7 @@ class Attempt:
                 resend_count=self.resend_count,
                 reused=self.reused,
                 exception=exc,
+                response_headers=headers,
             )
         )
 
