@@ -117,14 +117,10 @@ class TimedConnector(aiohttp.BaseConnector):
             self._close_outdated(context.generation)
         timing = _timing_of(traces) if traces else None
         if timing is None:
-            if self._has_idle(req.connection_key) and not self._holds_read_budget(timeout):
+            if timeout.sock_read is not None and self._has_idle(req.connection_key):
                 return super().connect(req, traces, timeout)
             timing = RequestTiming(SILENT)
         return self._timed_connect(timing, req, traces, timeout)
-
-    def _holds_read_budget(self, timeout: aiohttp.ClientTimeout) -> bool:
-        timeouts = self._hardening.timeouts
-        return timeouts is not None and timeouts.read is not None and timeout.sock_read is None
 
     async def _timed_connect(
         self, timing: RequestTiming, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
@@ -147,9 +143,15 @@ class TimedConnector(aiohttp.BaseConnector):
         finally:
             current_attempt.set(outer)
         self._connected(attempt, connection)
-        if self._holds_read_budget(timeout) and isinstance(connection.protocol, TimedResponseHandler):
-            connection.protocol.hold_read_budget(hardening.timeouts.read)
+        if timeout.sock_read is None:
+            self._hold_read_budget(connection)
         return connection
+
+    def _hold_read_budget(self, connection: aiohttp.connector.Connection) -> None:
+        timeouts = self._hardening.timeouts
+        protocol = connection.protocol
+        if timeouts is not None and timeouts.read is not None and isinstance(protocol, TimedResponseHandler):
+            protocol.hold_read_budget(timeouts.read)
 
     def _connected(self, attempt: Attempt, connection: aiohttp.connector.Connection) -> None:
         protocol = connection.protocol

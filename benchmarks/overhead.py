@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import (
-    InMemoryMetricReader,
     MetricExporter,
     MetricExportResult,
     PeriodicExportingMetricReader,
@@ -56,10 +55,22 @@ class CountingSpanExporter(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-class ForgettingMetricExporter(MetricExporter):
-    """Take metrics and forget them."""
+class CountingMetricExporter(MetricExporter):
+    """Take metrics, keep how many durations the request histograms hold, and forget the rest."""
 
-    def export(self, *_: Any, **__: Any) -> MetricExportResult:
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def export(self, metrics_data: Any, *_: Any, **__: Any) -> MetricExportResult:
+        self.count = sum(
+            int(point.count)
+            for resource in metrics_data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name in ("http.client.request.duration", "http.client.duration")
+            for point in metric.data.data_points
+        )
         return MetricExportResult.SUCCESS
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:  # noqa: ARG002
@@ -79,23 +90,14 @@ class Telemetry:
     def __post_init__(self) -> None:
         self.tracers = TracerProvider(sampler=self.sampler) if self.sampler else TracerProvider()
         self.tracers.add_span_processor(BatchSpanProcessor(self.spans))
-        self.proof = InMemoryMetricReader()
-        periodic = PeriodicExportingMetricReader(ForgettingMetricExporter(), export_interval_millis=1_000)
-        self.meters = MeterProvider(metric_readers=[periodic, self.proof])
+        self.metrics = CountingMetricExporter()
+        reader = PeriodicExportingMetricReader(self.metrics, export_interval_millis=10_000)
+        self.meters = MeterProvider(metric_readers=[reader])
 
     def recorded(self) -> int:
         """How many durations the request histograms hold."""
-        data = self.proof.get_metrics_data()
-        if data is None:
-            return 0
-        return sum(
-            int(point.count)
-            for resource in data.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            if metric.name in ("http.client.request.duration", "http.client.duration")
-            for point in metric.data.data_points
-        )
+        self.meters.force_flush()
+        return self.metrics.count
 
     def shutdown(self) -> None:
         """End the exporters' threads."""

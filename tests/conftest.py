@@ -19,7 +19,6 @@ import gc
 import importlib.util
 import inspect
 import logging
-import os
 import sys
 import threading
 import time
@@ -30,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Coroutine, Generator
 
 pytest_plugins = ["aiohttp_hardened.testing.plugin"]
 
@@ -46,6 +45,9 @@ PERMANENT_THREADS: Final = {
     "_run_safe_shutdown_loop": "pycares destroys channels on one daemon thread, made once per process",
     "libuv-worker": "libuv's pool for getaddrinfo and files, made once per process",
 }
+LINGERING_TIMERS: Final = {
+    "Channel.close": "a c-ares channel lingers for a second after its last session, for the next one",
+}
 SECONDS_FOR_TASKS: Final = 0.5
 """Callbacks of a transport that was just closed may need a few turns of the loop."""
 SECONDS_FOR_THREADS: Final = 3.0
@@ -59,6 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
+    for loop_factory in LOOPS.values():
+        loop_factory().close()  # libuv makes its signal pipe with the first loop, and keeps it
     # What was imported by now is not garbage: the collections after each test need not walk it.
     gc.collect()
     gc.freeze()
@@ -112,7 +116,7 @@ async def _run_and_settle(test: Coroutine[Any, Any, None]) -> None:
     await test
     gc.collect()
     deadline = time.monotonic() + SECONDS_FOR_TASKS
-    while (left := _tasks_and_timers()) and time.monotonic() < deadline:
+    while (left := _tasks_and_timers()) and time.monotonic() < deadline:  # noqa: ASYNC110  # nothing tells the end
         await asyncio.sleep(0.01)
     if left:
         pytest.fail("outlived the test:\n" + "\n".join(left), pytrace=False)
@@ -122,7 +126,10 @@ def _tasks_and_timers() -> list[str]:
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     # Only asyncio's own loop shows its timers.
     timers = getattr(asyncio.get_running_loop(), "_scheduled", ())
-    return [repr(task) for task in tasks] + [repr(timer) for timer in timers if not timer.cancelled()]
+    running = [repr(timer) for timer in timers if not timer.cancelled()]
+    return [repr(task) for task in tasks] + [
+        timer for timer in running if not any(name in timer for name in LINGERING_TIMERS)
+    ]
 
 
 def _complaint(context: dict[str, Any]) -> str:
@@ -131,7 +138,7 @@ def _complaint(context: dict[str, Any]) -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None]:
     report = yield
     if report.failed:
         item.stash[_failed] = True
@@ -139,7 +146,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_thread_or_file_survives(request: pytest.FixtureRequest) -> Iterator[None]:
+def no_thread_or_file_survives(request: pytest.FixtureRequest) -> Generator[None]:
     """Compare this process' threads and file descriptors before and after a test."""
     threads, files = _threads(), _files()
     yield
@@ -154,7 +161,7 @@ def no_thread_or_file_survives(request: pytest.FixtureRequest) -> Iterator[None]
 
 
 @pytest.fixture(autouse=True)
-def no_error_in_quiet_logs(request: pytest.FixtureRequest) -> Iterator[None]:
+def no_error_in_quiet_logs(request: pytest.FixtureRequest) -> Generator[None]:
     """Fail what was caught and logged where nobody looks: by asyncio, or at a failed detach."""
     records: list[logging.LogRecord] = []
     handler = logging.Handler(logging.ERROR)
@@ -173,9 +180,9 @@ def _threads() -> dict[int, str]:
     """Return this process' threads by id, those that Python does not know included (Linux)."""
     names = {thread.native_id or 0: thread.name for thread in threading.enumerate()}
     if sys.platform == "linux":
-        for entry in os.listdir("/proc/self/task"):
+        for entry in Path("/proc/self/task").iterdir():
             try:
-                names.setdefault(int(entry), Path(f"/proc/self/task/{entry}/comm").read_text().strip())
+                names.setdefault(int(entry.name), (entry / "comm").read_text().strip())
             except OSError:
                 continue  # it ended meanwhile
     return names
@@ -193,9 +200,9 @@ def _files() -> Counter[str]:
     """Count the open file descriptors by what they stand for (Linux)."""
     found: Counter[str] = Counter()
     if sys.platform == "linux":
-        for entry in os.listdir("/proc/self/fd"):
+        for entry in Path("/proc/self/fd").iterdir():
             try:
-                found[os.readlink(f"/proc/self/fd/{entry}")] += 1
+                found[str(entry.readlink())] += 1
             except OSError:
                 continue  # the one that listed them
     return found

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import AsyncResolver
@@ -32,9 +33,11 @@ _ELSEWHERE: Final = "127.0.0.1:9"
 
 Key = tuple[tuple[str, ...], int]
 
-_channels: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Channel]]] = (
-    weakref.WeakKeyDictionary()
-)
+# Weak on both sides: a channel holds its loop. Who uses it holds it, and after that the loop's own timer,
+# so that it dies with a loop that is closed meanwhile.
+_channels: Final[
+    weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.WeakValueDictionary[Key, Channel]]
+] = weakref.WeakKeyDictionary()
 
 
 def tries_for(deadline: float | None) -> int:
@@ -50,6 +53,26 @@ def tries_for(deadline: float | None) -> int:
     if deadline is None:
         return 10
     return max(3, math.ceil(math.log2(deadline / SECONDS_PER_TRY + 1)) + 2)
+
+
+class _PatientLoop:
+    """A loop that takes answers after it was closed, and drops them.
+
+    c-ares ends its queries when a channel is destroyed, on whatever thread, and
+    aiodns hands each to the loop; that of a forgotten session may be closed by then.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        """Be the loop in everything else."""
+        return getattr(self._loop, name)
+
+    def call_soon_threadsafe(self, *callback: Any) -> None:
+        """Call something on the loop, if it still runs."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(*callback)
 
 
 class Channel:
@@ -71,12 +94,19 @@ class Channel:
             raise SettingsError(
                 f'dns.resolver="aiodns" needs the package aiodns ({exc}); install it, or choose resolver="system"'
             ) from exc
+        self._inner.loop = _PatientLoop(loop)
         self._loop = weakref.ref(loop)
         self._key = key
         self._users = 0
         self._closing: asyncio.TimerHandle | None = None
         self._flushed: dict[str, float] = {}
         self.answers = LastGoodAnswers()
+
+    @property
+    def _inner(self) -> Any:
+        """aiodns' resolver behind aiohttp's."""
+        resolver: Any = self._resolver
+        return resolver._resolver  # noqa: SLF001  (see the module's docstring)
 
     @property
     def resolver(self) -> AbstractResolver | None:
@@ -96,6 +126,8 @@ class Channel:
         loop = self._loop()
         if self._users or self._resolver is None:
             return
+        # Whoever waited is gone; c-ares would go on asking a silent server.
+        self._inner.cancel()
         if loop is None or loop.is_closed() or not loop.is_running():
             self.close()
         else:
@@ -112,23 +144,18 @@ class Channel:
         if self._users:
             return
         loop = self._loop()
-        if loop is not None:
-            _channels.get(loop, {}).pop(self._key, None)
-        resolver: Any = self._resolver
+        if loop is not None and loop in _channels:
+            _channels[loop].pop(self._key, None)
+        # Dropping aiodns' resolver is what destroys the channel; ``AsyncResolver.close()`` only cancels.
         self._resolver = None
-        if resolver is not None and resolver._resolver is not None:  # noqa: SLF001  (see the module's docstring)
-            # Dropping aiodns' resolver is what destroys the channel; ``AsyncResolver.close()`` only cancels.
-            resolver._resolver.cancel()  # noqa: SLF001
-            resolver._resolver = None  # noqa: SLF001
 
     def flush(self, host: str) -> None:
         """Empty c-ares' own query cache, at most once per second and name.
 
         c-ares forgets its answers when its list of servers changes.
         """
-        resolver: Any = self._resolver
         loop = self._loop()
-        if resolver is None or resolver._resolver is None or loop is None:  # noqa: SLF001
+        if self._resolver is None or loop is None:
             return
         now = loop.time()
         if now - self._flushed.get(host, -math.inf) < _SECONDS_BETWEEN_FLUSHES:
@@ -136,7 +163,7 @@ class Channel:
         if len(self._flushed) > 1000:
             self._flushed.clear()
         self._flushed[host] = now
-        ares = resolver._resolver._channel  # noqa: SLF001
+        ares = self._inner._channel  # noqa: SLF001
         servers = list(ares.servers)
         ares.servers = [*servers, _ELSEWHERE]
         ares.servers = servers
@@ -154,7 +181,7 @@ def channel_for(servers: tuple[str, ...], deadline: float | None) -> Channel:
     """
     loop = asyncio.get_running_loop()
     key = (servers, tries_for(deadline))
-    channels = _channels.setdefault(loop, {})
+    channels = _channels.setdefault(loop, weakref.WeakValueDictionary())
     channel = channels.get(key)
     if channel is None:
         channel = channels[key] = Channel(loop, key)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry import context as context_api
 
@@ -14,39 +15,45 @@ if TYPE_CHECKING:
 
 # ``create_key`` gives its keys a random suffix, so they can only be had as the objects they are;
 # the plain name is what ``opentelemetry.instrumentation.utils`` sets beside them.
-_SUPPRESSING: Final[tuple[str, ...]] = tuple(
-    key
-    for name in ("_SUPPRESS_INSTRUMENTATION_KEY", "_SUPPRESS_HTTP_INSTRUMENTATION_KEY")
-    if (key := getattr(context_api, name, None)) is not None
-) + ("suppress_instrumentation",)
+_SUPPRESSING: Final[tuple[str, ...]] = (
+    *(
+        key
+        for name in ("_SUPPRESS_INSTRUMENTATION_KEY", "_SUPPRESS_HTTP_INSTRUMENTATION_KEY")
+        if (key := getattr(context_api, name, None)) is not None
+    ),
+    "suppress_instrumentation",
+)
 
 
-class Decision:
-    """What was decided for a request.
+class Decision(Enum):
+    """What is told of a request."""
+
+    TOLD = auto()
+    """Spans and metrics."""
+    SUPPRESSED = auto()
+    """Nothing, but the trace context of an outer span travels on."""
+    EXCLUDED = auto()
+    """Nothing: its URL is on a list of those to leave alone."""
+
+
+def decide(attempt: Attempt, environment: Environment, context: Context) -> Decision:
+    """Return the decision for an attempt's request; all hooks and attempts share the first one.
 
     Args:
-        told: Spans and metrics are made.
-        context: The caller's context.
+        attempt: Of the request.
+        environment: Of the hook that asks.
+        context: The caller's.
     """
-
-    __slots__ = ("context", "told")
-
-    def __init__(self, context: Context, *, told: bool) -> None:
-        self.context = context
-        self.told = told
-
-
-_KEY: Final = "telemetry"
-
-
-def decide(attempt: Attempt, environment: Environment) -> Decision:
-    """Return the decision for an attempt's request; both hooks and all attempts share the first one."""
-    state: dict[object, Any] = attempt.request.state
-    decision: Decision | None = state.get(_KEY)
+    state = attempt.request.state
+    decision: Decision | None = state.get(Decision)
     if decision is None:
-        context = context_api.get_current()
-        told = not (context and any(context.get(key) for key in _SUPPRESSING))
-        if told and environment.excluded is not None:
-            told = environment.excluded.search(str(attempt.url)) is None
-        decision = state[_KEY] = Decision(context, told=told)
+        decision = state[Decision] = _decide(attempt, environment, context)
     return decision
+
+
+def _decide(attempt: Attempt, environment: Environment, context: Context) -> Decision:
+    if environment.disabled or (context and any(map(context.get, _SUPPRESSING))):
+        return Decision.SUPPRESSED
+    if environment.excluded is not None and environment.excluded.search(str(attempt.url)):
+        return Decision.EXCLUDED
+    return Decision.TOLD

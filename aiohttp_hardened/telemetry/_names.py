@@ -1,8 +1,8 @@
-"""Every span and metric name, attribute key, unit and bucket edge: the only strings dashboards may use."""
+"""Every span and metric name, attribute key, unit, description and bucket edge: the only strings dashboards may use."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from aiohttp_hardened.timing._keys import (
     BODY_OUTCOME,
@@ -12,6 +12,9 @@ from aiohttp_hardened.timing._keys import (
     DNS_QUESTION_NAME,
     DNS_SOURCE,
     ERROR_TYPE,
+    EVENT_ADDRESS_FAILED,
+    EVENT_ADDRESS_OVERTAKEN,
+    EVENT_TRUST_STORE_LOADED,
     HTTP_STATUS_CODE,
     NETWORK_PEER_ADDRESS,
     NETWORK_PEER_PORT,
@@ -19,9 +22,14 @@ from aiohttp_hardened.timing._keys import (
     PROXIED,
     SERVER_ADDRESS,
     SERVER_PORT,
+    TCP_ADDRESSES_TRIED,
     TCP_SYN_RETRANSMITS,
+    TLS_CIPHER,
+    TLS_ESTABLISHED,
+    TLS_PROTOCOL_NAME,
     TLS_PROTOCOL_VERSION,
     TLS_RESUMED,
+    TLS_SERVER_NOT_AFTER,
     URL_SCHEME,
 )
 
@@ -33,6 +41,9 @@ __all__ = [
     "DNS_QUESTION_NAME",
     "DNS_SOURCE",
     "ERROR_TYPE",
+    "EVENT_ADDRESS_FAILED",
+    "EVENT_ADDRESS_OVERTAKEN",
+    "EVENT_TRUST_STORE_LOADED",
     "HTTP_STATUS_CODE",
     "NETWORK_PEER_ADDRESS",
     "NETWORK_PEER_PORT",
@@ -40,9 +51,14 @@ __all__ = [
     "PROXIED",
     "SERVER_ADDRESS",
     "SERVER_PORT",
+    "TCP_ADDRESSES_TRIED",
     "TCP_SYN_RETRANSMITS",
+    "TLS_CIPHER",
+    "TLS_ESTABLISHED",
+    "TLS_PROTOCOL_NAME",
     "TLS_PROTOCOL_VERSION",
     "TLS_RESUMED",
+    "TLS_SERVER_NOT_AFTER",
     "URL_SCHEME",
 ]
 
@@ -91,34 +107,122 @@ METRIC_EXECUTOR_BUSY: Final = "aiohttp.client.executor.busy"
 METRIC_EXECUTOR_QUEUED: Final = "aiohttp.client.executor.queued"
 METRIC_TELEMETRY_ERRORS: Final = "aiohttp.client.telemetry.errors"
 
-DNS_SOURCES: Final = ("cache", "lookup", "coalesced", "stale", "system")
+SOURCE_CACHE: Final = "cache"
+SOURCE_LOOKUP: Final = "lookup"
+SOURCE_COALESCED: Final = "coalesced"
+SOURCE_STALE: Final = "stale"
+SOURCE_SYSTEM: Final = "system"
+DNS_SOURCES: Final = (SOURCE_CACHE, SOURCE_LOOKUP, SOURCE_COALESCED, SOURCE_STALE, SOURCE_SYSTEM)
 
 # From 0.5 ms, with edges on both sides of where known failures cluster: the Happy Eyeballs delay
 # (0.25 s), and one, two and three SYN retransmissions (1 s, 3 s, 7 s).
 CONNECT_EDGES: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.24, 0.3, 0.5, 0.9, 1.2, 2.0, 2.9, 3.3, 5.0, 7.5, 10.0, 30.0,
 )  # fmt: skip
-# The HTTP conventions' own edges, with finer ones below and the same clusters.
+# The HTTP conventions' own edges, with finer ones below, and upper edges for the same clusters.
 REQUEST_EDGES: Final = (
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0,
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.3, 0.5, 0.75, 1.0, 1.25, 2.5, 3.0, 3.5, 5.0, 7.5, 10.0, 30.0,
 )  # fmt: skip
 LIFETIME_EDGES: Final = (0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 
+MetricKind = Literal["histogram", "counter", "up_down_counter", "gauge"]
 
-class Histogram(NamedTuple):
-    """What a histogram is declared with."""
+
+class Metric(NamedTuple):
+    """What a metric is declared with.
+
+    Args:
+        name: Its name.
+        kind: What it is. Whatever is not a histogram is observed at collection.
+        unit: In the notation of UCUM.
+        description: One sentence.
+        attributes: Every key that its points may carry.
+        edges: Of a histogram's buckets.
+    """
 
     name: str
+    kind: MetricKind
+    unit: str
     description: str
-    edges: tuple[float, ...]
+    attributes: tuple[str, ...] = ()
+    edges: tuple[float, ...] = ()
 
 
-HISTOGRAMS: Final = (
-    Histogram(METRIC_REQUEST_DURATION, "Duration of HTTP client requests, to the response's headers.", REQUEST_EDGES),
-    Histogram(METRIC_CONNECTION_DURATION, "Lifetime of connections.", LIFETIME_EDGES),
-    Histogram(METRIC_TIME_IN_QUEUE, "Time that requests waited for a free pooled connection.", CONNECT_EDGES),
-    Histogram(METRIC_DNS_DURATION, "Duration of DNS lookups.", CONNECT_EDGES),
-    Histogram(METRIC_TCP_DURATION, "Duration of TCP races over a host's addresses.", CONNECT_EDGES),
-    Histogram(METRIC_TLS_DURATION, "Duration of TLS handshakes.", CONNECT_EDGES),
-    Histogram(METRIC_SETUP_DURATION, "Duration of connection set-ups: DNS, TCP, tunnel and TLS.", CONNECT_EDGES),
+_SERVER: Final = (SERVER_ADDRESS, SERVER_PORT)
+
+METRICS: Final = (
+    Metric(
+        METRIC_REQUEST_DURATION,
+        "histogram",
+        "s",
+        "Duration of HTTP client requests, until the response's headers are read.",
+        (HTTP_REQUEST_METHOD, *_SERVER, HTTP_STATUS_CODE, NETWORK_PROTOCOL_VERSION, ERROR_TYPE),
+        REQUEST_EDGES,
+    ),
+    Metric(
+        METRIC_ACTIVE_REQUESTS, "up_down_counter", "{request}", "Requests under way.", (HTTP_REQUEST_METHOD, *_SERVER)
+    ),
+    Metric(
+        METRIC_OPEN_CONNECTIONS,
+        "up_down_counter",
+        "{connection}",
+        "Connections, active and idle.",
+        (HTTP_CONNECTION_STATE, *_SERVER),
+    ),
+    Metric(METRIC_CONNECTION_DURATION, "histogram", "s", "Lifetime of connections.", _SERVER, LIFETIME_EDGES),
+    Metric(
+        METRIC_TIME_IN_QUEUE,
+        "histogram",
+        "s",
+        "Time that requests waited for a free pooled connection.",
+        (*_SERVER, ERROR_TYPE),
+        CONNECT_EDGES,
+    ),
+    Metric(
+        METRIC_DNS_DURATION, "histogram", "s", "Duration of DNS lookups.", (DNS_QUESTION_NAME, ERROR_TYPE), CONNECT_EDGES
+    ),
+    Metric(
+        METRIC_DNS_CACHE_LOOKUPS,
+        "counter",
+        "{lookup}",
+        "Names asked for, by where the answer came from.",
+        (DNS_SOURCE,),
+    ),
+    Metric(
+        METRIC_TCP_DURATION,
+        "histogram",
+        "s",
+        "Duration of TCP races over a host's addresses.",
+        (*_SERVER, NETWORK_TYPE, ERROR_TYPE),
+        CONNECT_EDGES,
+    ),
+    Metric(METRIC_SYN_RETRANSMITS, "counter", "{segment}", "SYN segments that were sent again.", _SERVER),
+    Metric(
+        METRIC_TLS_DURATION,
+        "histogram",
+        "s",
+        "Duration of TLS handshakes.",
+        (*_SERVER, TLS_PROTOCOL_VERSION, TLS_RESUMED, ERROR_TYPE),
+        CONNECT_EDGES,
+    ),
+    Metric(
+        METRIC_SETUP_DURATION,
+        "histogram",
+        "s",
+        "Duration of connection set-ups: DNS, TCP, tunnel and TLS.",
+        (*_SERVER, URL_SCHEME, ERROR_TYPE),
+        CONNECT_EDGES,
+    ),
+    Metric(
+        METRIC_NOT_AFTER,
+        "gauge",
+        "s",
+        "End of certificates, own and peers', as unix time.",
+        (TLS_NAME, TLS_ROLE, SERVER_ADDRESS),
+    ),
+    Metric(METRIC_RELOADS, "counter", "{reload}", "Reloads of trust decisions, by outcome.", (TLS_NAME, OUTCOME)),
+    Metric(METRIC_SSL_CONTEXTS, "gauge", "{context}", "Live SSL contexts."),
+    Metric(METRIC_EXECUTOR_BUSY, "gauge", "{thread}", "Threads of default executors that work."),
+    Metric(METRIC_EXECUTOR_QUEUED, "gauge", "{job}", "Jobs that wait for a thread of a default executor."),
+    Metric(METRIC_TELEMETRY_ERRORS, "counter", "{error}", "Contained failures of hooks."),
 )

@@ -1,48 +1,45 @@
-"""URLs without secrets, in one function for every text that is exported."""
+"""Text without secrets: one function for every URL that is exported.
+
+What an exception says is never exported (it may hold URLs, paths and header values):
+spans carry ``error.type``, and no exception event.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
+from urllib.parse import unquote_plus
 
 if TYPE_CHECKING:
-    from yarl import URL
-
     from aiohttp_hardened._settings import TelemetrySettings
 
 REDACTED = "REDACTED"
 
 
-def redact_url(url: URL, settings: TelemetrySettings) -> str:
+def redact_url(url: str, settings: TelemetrySettings) -> str:
     """Return a URL for export: without fragment, with user info and query values replaced.
 
-    The query is edited as text and never encoded again, so what is kept is what was sent.
+    The URL is edited as text and never encoded again, so what is kept is what was sent.
 
     Args:
-        url: Any absolute URL.
+        url: Any URL or reference to one.
         settings: Whether the query is kept, and which keys never are.
     """
-    query = url.raw_query_string
-    if not query and url.raw_user is None and url.raw_password is None and not url.raw_fragment:
-        return str(url)
-    return _redact(url, settings)
-
-
-@lru_cache(maxsize=512)
-def _redact(url: URL, settings: TelemetrySettings) -> str:
-    text = str(url.with_user(None).with_query(None).with_fragment(None))
-    if url.raw_user is not None or url.raw_password is not None:
-        scheme, _, rest = text.partition("://")
-        text = f"{scheme}://{REDACTED}:{REDACTED}@{rest}"
-    query = url.raw_query_string
+    if "?" not in url and "@" not in url and "#" not in url:
+        return url
+    url = url.partition("#")[0]
+    url, question_mark, query = url.partition("?")
+    scheme, slashes, rest = url.partition("//")
+    authority, slash, path = rest.partition("/")
+    if slashes and "@" in authority:
+        url = f"{scheme}//{REDACTED}:{REDACTED}@{authority.rpartition('@')[2]}{slash}{path}"
     if not query:
-        return text
-    return f"{text}?{'&'.join(_redact_pair(pair, settings) for pair in query.split('&'))}"
+        return url + question_mark
+    return f"{url}?{'&'.join(_redact_pair(pair, settings) for pair in query.split('&'))}"
 
 
 def _redact_pair(pair: str, settings: TelemetrySettings) -> str:
     key, equals, _ = pair.partition("=")
-    if settings.keep_query and key not in settings.sensitive_query_keys:
+    if settings.keep_query and unquote_plus(key) not in settings.sensitive_query_keys:
         return pair
     # What stands alone may be a key or a value; it is kept back like a value.
     return f"{key}={REDACTED}" if equals else (REDACTED if pair else "")

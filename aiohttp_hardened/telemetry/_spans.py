@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from multidict import istr
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.propagate import inject
@@ -116,19 +117,17 @@ class SpanHook:
 
     def _propagate(self, attempt: Attempt, context: Context) -> None:
         """Inject trace context, unless the caller's own is there, the host is not meant to see it, or the origin changed."""
-        if attempt.cross_origin or not _is_allowed(attempt.server_address, self._settings.propagate_to):
+        propagate_to = self._settings.propagate_to
+        if attempt.cross_origin or (propagate_to is not None and not _is_allowed(attempt.server_address, propagate_to)):
             return
         headers = attempt.headers
         state = attempt.request.state
-        ours: dict[str, str] = state.get(_INJECTED, {})
-        if any(name in headers and headers[name] != ours.get(name) for name in ("traceparent", "tracestate")):
-            return
-        carrier: dict[str, str] = {}
-        inject(carrier, context)
-        for name, value in carrier.items():
-            if name not in headers or headers[name] == ours.get(name):
-                headers[name] = value
-        state[_INJECTED] = carrier
+        if state.get(_INJECTED) is headers:
+            # A middleware sends the same headers again: what is in them is ours, of the attempt before.
+            inject(headers, context)
+        elif _TRACEPARENT not in headers and _TRACESTATE not in headers:
+            inject(headers, context)
+            state[_INJECTED] = headers
 
     def __call__(self, record: PhaseRecord) -> None:
         """Write the span of a phase that is over."""
@@ -209,6 +208,8 @@ class SpanHook:
 
 
 _INJECTED: Final = "injected"
+_TRACEPARENT: Final = istr("traceparent")
+_TRACESTATE: Final = istr("tracestate")
 
 
 def _template(trace_request_ctx: object) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import ssl
 import tempfile
 from contextlib import contextmanager
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     import trustme
 
 __all__ = ["CertificateFiles", "ThrowawayCA", "throwaway_ca"]
 
-_DAY = datetime.timedelta(days=1)
+_DAY = dt.timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class CertificateFiles:
     key_file: Path
     names: tuple[str, ...]
     serial_number: str
-    not_after: datetime.datetime
+    not_after: dt.datetime
 
 
 class ThrowawayCA:
@@ -64,8 +64,8 @@ class ThrowawayCA:
     def issue(
         self,
         *names: str,
-        not_before: datetime.datetime | None = None,
-        not_after: datetime.datetime | None = None,
+        not_before: dt.datetime | None = None,
+        not_after: dt.datetime | None = None,
         key_type: Literal["ecdsa", "rsa"] = "ecdsa",
         intermediate: bool = False,
     ) -> CertificateFiles:
@@ -124,7 +124,7 @@ class ThrowawayCA:
         return CertificateFiles(cert_file, key_file, names, serial_number, not_after)
 
 
-def _read(cert_file: Path) -> tuple[str, datetime.datetime]:
+def _read(cert_file: Path) -> tuple[str, dt.datetime]:
     from cryptography import x509  # noqa: PLC0415  # comes with trustme
 
     certificate = x509.load_pem_x509_certificate(cert_file.read_bytes())
@@ -132,12 +132,12 @@ def _read(cert_file: Path) -> tuple[str, datetime.datetime]:
     return digits.zfill(len(digits) + len(digits) % 2), certificate.not_valid_after_utc
 
 
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
 
 
 @contextmanager
-def throwaway_ca() -> Iterator[ThrowawayCA]:
+def throwaway_ca() -> Generator[ThrowawayCA]:
     """Give a certificate authority in a temporary directory, and remove it at the end."""
     with tempfile.TemporaryDirectory(prefix="throwaway-ca-") as directory:
         yield ThrowawayCA(directory)

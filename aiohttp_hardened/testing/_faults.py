@@ -14,7 +14,7 @@ from aiohttp_hardened.testing._raw import raw_server
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncGenerator, Generator
 
 __all__ = [
     "Address",
@@ -37,7 +37,7 @@ class Address(NamedTuple):
 
 
 @contextmanager
-def dead_address(host: str = "127.0.0.2", port: int = 0) -> Iterator[Address]:
+def dead_address(host: str = "127.0.0.2", port: int = 0) -> Generator[Address]:
     """Give an address that drops every SYN, as an unplugged machine does.
 
     It is a listener whose accept queue is full; Linux then drops the SYNs of
@@ -56,7 +56,7 @@ def dead_address(host: str = "127.0.0.2", port: int = 0) -> Iterator[Address]:
 
 
 @contextmanager
-def refusing_address(host: str = "127.0.0.1", port: int = 0) -> Iterator[Address]:
+def refusing_address(host: str = "127.0.0.1", port: int = 0) -> Generator[Address]:
     """Give an address that refuses connections, and that nothing else can take meanwhile.
 
     Args:
@@ -70,7 +70,7 @@ def refusing_address(host: str = "127.0.0.1", port: int = 0) -> Iterator[Address
 
 
 @contextmanager
-def stalled_tls(host: str = "127.0.0.1", port: int = 0) -> Iterator[Address]:
+def stalled_tls(host: str = "127.0.0.1", port: int = 0) -> Generator[Address]:
     """Give an address that takes connections and never says a byte.
 
     The kernel completes the connects; nobody accepts them.
@@ -86,7 +86,7 @@ def stalled_tls(host: str = "127.0.0.1", port: int = 0) -> Iterator[Address]:
 @asynccontextmanager
 async def plaintext_peer(
     greeting: bytes = b"220 plaintext.test ready\r\n", *, host: str = "127.0.0.1", port: int = 0
-) -> AsyncIterator[Address]:
+) -> AsyncGenerator[Address]:
     """Give an address that speaks plaintext where TLS is expected.
 
     Args:
@@ -107,7 +107,7 @@ async def plaintext_peer(
 @asynccontextmanager
 async def accept_queue_overflow(
     *, drop_for: float = 0.4, ssl_context: ssl.SSLContext | None = None, host: str = "127.0.0.1"
-) -> AsyncIterator[Address]:
+) -> AsyncGenerator[Address]:
     """Give an HTTP server that drops SYNs at first, and then accepts.
 
     A connect that starts inside ``drop_for`` succeeds with the retransmission of
@@ -145,7 +145,7 @@ async def accept_queue_overflow(
 
 
 @asynccontextmanager
-async def full_default_executor(*, at_most: float = 10.0) -> AsyncIterator[None]:
+async def full_default_executor(*, at_most: float = 10.0) -> AsyncGenerator[None]:
     """Keep every thread of the running loop's default executor busy.
 
     The executor has ``min(32, cpus + 4)`` threads (``ThreadPoolExecutor``); names
@@ -186,7 +186,7 @@ def _fill_accept_queue(listener: socket.socket, stack: ExitStack) -> None:
     for _ in range(8):
         client = socket.socket(listener.family)
         stack.callback(client.close)
-        client.setblocking(False)
+        client.settimeout(0)
         client.connect_ex(listener.getsockname())
         _, connected, _ = select.select([], [client], [], 0.05)
         if not connected:

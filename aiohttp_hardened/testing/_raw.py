@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
 __all__ = ["raw_server"]
 
@@ -22,7 +22,7 @@ async def raw_server(
     port: int = 0,
     sock: socket.socket | None = None,
     ssl_context: ssl.SSLContext | None = None,
-) -> AsyncIterator[tuple[str, int]]:
+) -> AsyncGenerator[tuple[str, int]]:
     """Run a handler for each connection; close them all, and end the handlers, at the end.
 
     A handler may return, be cut off or lose its peer; its connection is closed then.

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from aiohttp_hardened.timing import Phase, PhaseRecord, RequestRecord
+from aiohttp_hardened.timing import Phase, RequestRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aiohttp_hardened.timing._request import Attempt
+    from aiohttp_hardened.timing import Attempt, PhaseRecord
 
 __all__ = ["ERROR_TYPES", "PhaseRecorder"]
 
@@ -137,10 +138,11 @@ class PhaseRecorder:
 def _wrong_order(records: list[PhaseRecord]) -> list[str]:
     """Check the records of one attempt against each other; lookups that outlived it stand alone."""
     own = [each for each in records if not each.background]
-    wrong: list[str] = []
-    for phase in (Phase.QUEUE, Phase.SETUP, Phase.BODY):
-        if sum(each.phase is phase for each in own) > 1:
-            wrong.append(f"attempt {own[0].request_id} has more than one {phase} record")
+    wrong = [
+        f"attempt {own[0].request_id} has more than one {phase} record"
+        for phase in (Phase.QUEUE, Phase.SETUP, Phase.BODY)
+        if sum(each.phase is phase for each in own) > 1
+    ]
     request = next((each for each in own if each.phase is Phase.REQUEST), None)
     setup = next((each for each in own if each.phase is Phase.SETUP), None)
     body = next((each for each in own if each.phase is Phase.BODY), None)
@@ -148,9 +150,11 @@ def _wrong_order(records: list[PhaseRecord]) -> list[str]:
     if steps and setup is None:
         wrong.append(f"{_name(steps[0])} has no connection setup around it")
     sequence = [each for each in own if each.phase is Phase.QUEUE] + steps
-    for earlier, later in zip(sequence, sequence[1:], strict=False):
-        if later.start_ns < earlier.end_ns - _ROUNDING_NS:
-            wrong.append(f"{_name(later)} starts before {_name(earlier)} ends")
+    wrong += [
+        f"{_name(later)} starts before {_name(earlier)} ends"
+        for earlier, later in pairwise(sequence)
+        if later.start_ns < earlier.end_ns - _ROUNDING_NS
+    ]
     if setup is not None:
         wrong += [f"{_name(each)} is not inside {_name(setup)}" for each in steps if not _inside(each, setup)]
     if request is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
     from aiohttp_hardened.testing._ca import CertificateFiles
 
-__all__ = ["HTTPServer", "TLSServer"]
+__all__ = ["HTTPServer", "TLSServer", "server_context"]
 
 _SECONDS_FOR_HANDLERS: Final = 0.2
 
@@ -54,7 +53,7 @@ class HTTPServer:
         """Connections on which a request arrived."""
         self._unix_path = unix_path
         self._ssl_context: ssl.SSLContext | None = None
-        self._seen: weakref.WeakSet[asyncio.Transport] = weakref.WeakSet()
+        self._seen: set[asyncio.Transport] = set()
         self._runner: web.AppRunner | None = None
 
     def url(self, path: str = "/", *, host: str | None = None) -> str:
@@ -88,6 +87,7 @@ class HTTPServer:
         """Close every connection."""
         if self._runner is not None:
             await self._runner.cleanup()
+        self._seen.clear()
 
     @web.middleware
     async def _count(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -166,13 +166,13 @@ def _routes() -> list[web.RouteDef]:
         web.route("*", "/status/{code}", _status),
         web.route("*", "/redirect", _redirect),
         web.get("/cut", _cut),
-        web.route("*", "/close-keepalive", _CloseKeepalive()),
+        web.route("*", "/close-keepalive", _CloseKeepalive().handle),
         web.route("*", "/echo", _echo),
         web.get("/ws", _websocket),
     ]
 
 
-async def _hello(request: web.Request) -> web.Response:
+async def _hello(_request: web.Request) -> web.Response:
     return web.Response(text="hello\n")
 
 
@@ -213,30 +213,33 @@ async def _cut(request: web.Request) -> web.StreamResponse:
 
 class _CloseKeepalive:
     def __init__(self) -> None:
-        self._served: weakref.WeakSet[asyncio.Transport] = weakref.WeakSet()
+        self._served: set[asyncio.Transport] = set()
 
-    async def __call__(self, request: web.Request) -> web.Response:
+    async def handle(self, request: web.Request) -> web.Response:
         transport = request.transport
+        assert transport is not None  # noqa: S101  # the request has just arrived on it
         if transport in self._served:
             transport.close()
-        elif transport is not None:
+        else:
             self._served.add(transport)
         return web.Response(text="once\n")
 
 
 async def _echo(request: web.Request) -> web.Response:
     connection = request.get_extra_info("ssl_object")
-    peer = request.get_extra_info("peercert") or {}
-    subject = {key: value for part in peer.get("subject", ()) for key, value in part}
-    return web.json_response({
-        "method": request.method,
-        "path": request.path_qs,
-        "headers": [[key.decode(), value.decode()] for key, value in request.raw_headers],
-        "body": await request.text(),
-        "client": subject.get("commonName"),
-        "tls_version": connection and connection.version(),
-        "session_reused": connection and connection.session_reused,
-    })
+    peer: dict[str, Any] = request.get_extra_info("peercert") or {}
+    subject: dict[str, str] = {key: value for part in peer.get("subject", ()) for key, value in part}
+    return web.json_response(
+        {
+            "method": request.method,
+            "path": request.path_qs,
+            "headers": [[key.decode(), value.decode()] for key, value in request.raw_headers],
+            "body": await request.text(),
+            "client": subject.get("commonName"),
+            "tls_version": connection and connection.version(),
+            "session_reused": connection and connection.session_reused,
+        }
+    )
 
 
 async def _websocket(request: web.Request) -> web.StreamResponse:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import HttpVersion11
 
 from aiohttp_hardened.timing import _keys
-from aiohttp_hardened.timing._body import body_outcome
+from aiohttp_hardened.timing._body import CANCELLED, COMPLETE, body_outcome
 from aiohttp_hardened.timing._budgets import UNLIMITED, Budgets
 from aiohttp_hardened.timing._errors import (
     CLIENT_CERTIFICATE_REJECTED,
@@ -330,9 +330,9 @@ class Attempt:
 
     def connect_failed(self, exc: BaseException) -> None:
         """Tell the hooks of a connection that could not be had, and explain why on the exception."""
-        now = _clock()
         if self._open is not None:
             self.leave(self._open, exc)
+        now = _clock()
         if self._setup is not None and self._setup.end is None:
             self._setup.end = now
             self._setup.exc = exc
@@ -463,7 +463,10 @@ class Attempt:
             return
         self._body = body
         self._body_start = now
-        body.on_eof(self._body_eof)
+        if body.is_eof():
+            self._body_eof()
+        else:
+            body.on_eof(self._body_eof)
 
     def released(self) -> None:
         """Take note that the connection was given back or closed, by whatever is raised just now."""
@@ -548,24 +551,26 @@ class Attempt:
 
     def _body_eof(self) -> None:
         if self._body is not None:
-            self._end_body(None)
+            self._body = None
+            self._emit_body(COMPLETE, None)
 
     def _end_body(self, raised: BaseException | None) -> None:
         body, self._body = self._body, None
-        if body is None:
-            return
-        outcome, error_type = body_outcome(body, raised, timer_fired=self.timer_fired())
+        if body is not None:
+            self._emit_body(*body_outcome(body, raised, timer_fired=self.timer_fired()))
+
+    def _emit_body(self, outcome: str, error_type: str | None) -> None:
         self.hooks.emit(
             make_record(
                 PhaseRecord,
                 phase=Phase.BODY,
-                start_ns=self.wall(self._body_start),
+                start_ns=self._body_start + self._wall_offset,
                 duration=(_clock() - self._body_start) / 1e9,
                 server_address=self.server_address,
                 server_port=self.server_port,
                 attributes={_keys.BODY_OUTCOME: outcome},
                 error_type=error_type,
-                cancelled=outcome == "cancelled",
+                cancelled=outcome == CANCELLED,
                 request_id=self.request_id,
                 attempt=self,
             )
