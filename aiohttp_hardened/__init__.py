@@ -63,7 +63,7 @@ __all__ = [
 def __getattr__(name: str) -> str:
     """Look the version up when it is asked for."""
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import version  # noqa: PLC0415  (only who asks pays for it)
 
         return version("aiohttp-hardened")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

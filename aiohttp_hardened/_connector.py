@@ -23,7 +23,7 @@ import socket
 import ssl
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import aiohttp
 from aiohttp.client_exceptions import ClientConnectorError, ClientProxyConnectionError
@@ -32,7 +32,7 @@ from aiohttp.helpers import is_ip_address
 
 from aiohttp_hardened._protocol import TimedResponseHandler
 from aiohttp_hardened.exceptions import PhaseTimeoutError, PlaintextBoundaryError, UnverifiedRequestError
-from aiohttp_hardened.timing._budgets import UNLIMITED, Budgets, budgets_for
+from aiohttp_hardened.timing._budgets import UNLIMITED, budgets_for
 from aiohttp_hardened.timing._connection import Connection, register_pool
 from aiohttp_hardened.timing._current import current_attempt
 from aiohttp_hardened.timing._dns import Lookup, current_lookup
@@ -47,7 +47,7 @@ from aiohttp_hardened.tls._context import SharedSSLContext
 from aiohttp_hardened.tls._registry import context_ready, peek
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 
     from aiohttp.abc import ResolveResult
     from aiohttp.client_reqrep import ClientRequest, ConnectionKey
@@ -56,11 +56,14 @@ if TYPE_CHECKING:
     from aiohttp_hardened._settings import TimeoutSettings, TLSSettings
     from aiohttp_hardened.dns._health import AddressHealth
     from aiohttp_hardened.dns._resolver import HardenedResolver
+    from aiohttp_hardened.timing._budgets import Budgets
     from aiohttp_hardened.timing._connection import ConnectionState
     from aiohttp_hardened.timing._request import Attempt
     from aiohttp_hardened.timing._tcp import AddrInfo
 
     SocketFactory = Callable[[AddrInfo], socket.socket]
+
+_Made = TypeVar("_Made")
 
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout()
 _AGE_SPREAD: Final = 0.1
@@ -103,14 +106,15 @@ class TimedConnector(aiohttp.BaseConnector):
     def _harden(self, hardening: Hardening) -> None:
         """Take over from aiohttp's own protocol, and be counted."""
         self._hardening = hardening
-        factory = self._factory
-        if isinstance(factory, functools.partial) and factory.func is ResponseHandler:
-            self._factory = functools.partial(TimedResponseHandler, loop=self._loop)
+        factory: Any = self._factory
+        if getattr(factory, "func", None) is ResponseHandler:
+            timed: Any = functools.partial(TimedResponseHandler, loop=self._loop)
+            self._factory = timed
         register_pool(self)
 
     def connect(
         self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
-    ) -> Awaitable[aiohttp.connector.Connection]:  # type: ignore[override]
+    ) -> Coroutine[Any, Any, aiohttp.connector.Connection]:
         """Get from the pool or create a connection; no frame of ours where nobody listens and nothing is made."""
         context = self._hardening.context
         if context is not None and context.generation != self._seen_generation:
@@ -196,7 +200,9 @@ class TimedConnector(aiohttp.BaseConnector):
             if limit is None or not limit.expired() or budgets.queue is None:
                 raise
             name = "connect" if budgets.queue_and_connect else "queue"
-            raise attempt.timeout_error(Phase.QUEUE, budgets.queue, name, f"the pool was full ({self._full()})") from None
+            raise attempt.timeout_error(
+                Phase.QUEUE, budgets.queue, name, f"the pool was full ({self._full()})"
+            ) from None
         except asyncio.CancelledError as exc:
             raise self._unless_closed(exc) from None
 
@@ -324,9 +330,7 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):
         hardening.context = context
         self._seen_generation = context.generation
 
-    async def _resolve_host(
-        self, host: str, port: int, traces: Sequence[Trace] | None = None
-    ) -> list[ResolveResult]:
+    async def _resolve_host(self, host: str, port: int, traces: Sequence[Trace] | None = None) -> list[ResolveResult]:
         attempt = current_attempt.get()
         if attempt is None or is_ip_address(host):
             return await super()._resolve_host(host, port, traces)
@@ -468,9 +472,7 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):
         if self._hardening.resolver is not None:
             self._hardening.resolver.evict(host)
 
-    async def _within_budget(
-        self, attempt: Attempt, phase: Phase, connect: Callable[[], Awaitable[Any]]
-    ) -> Any:
+    async def _within_budget(self, attempt: Attempt, phase: Phase, connect: Callable[[], Awaitable[_Made]]) -> _Made:
         """Run a race with its handshake, or a handshake alone, within the budget of each."""
         budgets = attempt.budgets
         if not budgets.ours:
@@ -504,12 +506,12 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):
         underlying_transport: asyncio.Transport,
         req: ClientRequest,
         timeout: aiohttp.ClientTimeout,
-        **options: Any,
+        client_error: type[Exception] = ClientConnectorError,
     ) -> tuple[asyncio.BaseTransport, ResponseHandler]:
         attempt = current_attempt.get()
         _refuse_glued_plaintext(underlying_transport, req, attempt)
         connect = functools.partial(
-            super()._start_tls_connection, underlying_transport, req=req, timeout=timeout, **options
+            super()._start_tls_connection, underlying_transport, req=req, timeout=timeout, client_error=client_error
         )
         if attempt is None:
             return await connect()

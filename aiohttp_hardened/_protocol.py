@@ -44,11 +44,11 @@ class TimedResponseHandler(ResponseHandler):
         """
 
         def set_response_params(**params: Any) -> None:
-            del self.set_response_params  # type: ignore[method-assign]
+            del self.set_response_params
             params["read_timeout"] = seconds
             self.set_response_params(**params)
 
-        self.set_response_params = set_response_params  # type: ignore[method-assign, assignment]
+        self.set_response_params = set_response_params  # type: ignore[method-assign]
 
     def feed_data(self, data: Any, size: int = 0) -> None:
         """Take a parsed head with its body."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 
 from aiohttp_hardened._connector import Hardening, TimedTCPConnector, time_connector
-from aiohttp_hardened._settings import DEFAULTS, Settings, TelemetrySettings
+from aiohttp_hardened._settings import DEFAULTS, Settings
 from aiohttp_hardened.dns._health import AddressHealth
 from aiohttp_hardened.dns._resolver import HardenedResolver, WrappedResolver
 from aiohttp_hardened.exceptions import SettingsError, UnverifiedRequestError
@@ -22,6 +22,7 @@ from aiohttp_hardened.timing._trace_config import HardenedTraceConfig
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from aiohttp_hardened._settings import TelemetrySettings
     from aiohttp_hardened.timing._phase import PhaseHook
 
 
@@ -133,8 +134,7 @@ def _require_running_loop(name: str) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         raise RuntimeError(
-            f"{name}() needs a running event loop: call it inside a coroutine; "
-            "Settings(...) may be made at import time"
+            f"{name}() needs a running event loop: call it inside a coroutine; Settings(...) may be made at import time"
         ) from None
 
 

@@ -169,7 +169,11 @@ def contenders() -> list[Contender]:
             metrics=True,
         ),
         Contender("hardened, silent", lambda: create_session(hooks=())),
-        Contender("hardened, not sampled, spans only", lambda: create_session(hooks=hooks(off_spans, metrics=False)), off_spans),
+        Contender(
+            "hardened, not sampled, spans only",
+            lambda: create_session(hooks=hooks(off_spans, metrics=False)),
+            off_spans,
+        ),
         Contender("hardened, not sampled, metrics", lambda: create_session(hooks=hooks(off)), off, metrics=True),
         Contender("hardened, everything on", lambda: create_session(hooks=hooks(on)), on, spans=True, metrics=True),
         Contender(

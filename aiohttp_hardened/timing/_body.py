@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 import aiohttp
 
+from aiohttp_hardened.timing import _keys
 from aiohttp_hardened.timing._errors import public_name
+from aiohttp_hardened.timing._phase import Phase, PhaseRecord, make_record
 
 if TYPE_CHECKING:
     from aiohttp.streams import StreamReader
+
+    from aiohttp_hardened.timing._request import Attempt
 
 COMPLETE: Final = "complete"
 CUT: Final = "cut"
@@ -25,9 +29,7 @@ ABANDONED: Final = "abandoned"
 CANCELLED: Final = "cancelled"
 
 
-def body_outcome(
-    payload: StreamReader, raised: BaseException | None, *, timer_fired: bool
-) -> tuple[str, str | None]:
+def body_outcome(payload: StreamReader, raised: BaseException | None, *, timer_fired: bool) -> tuple[str, str | None]:
     """Tell how a body ended.
 
     Args:
@@ -50,3 +52,57 @@ def body_outcome(
     if isinstance(failure, aiohttp.ServerDisconnectedError):
         return CUT, public_name(failure)
     return ABANDONED, None
+
+
+class Body:
+    """A response's body, until its one record is made.
+
+    Args:
+        attempt: Whose response it is.
+        payload: Where aiohttp puts it.
+        start: The clock when the headers were read.
+    """
+
+    __slots__ = ("_attempt", "_payload", "_start")
+
+    def __init__(self, attempt: Attempt, payload: StreamReader, start: int) -> None:
+        self._attempt = attempt
+        self._payload: StreamReader | None = payload
+        self._start = start
+        if payload.is_eof():
+            self._eof()
+        else:
+            payload.on_eof(self._eof)
+
+    def _eof(self) -> None:
+        if self._payload is not None:
+            self._payload = None
+            self._emit(COMPLETE, None)
+
+    def end(self, raised: BaseException | None) -> None:
+        """Take note that nobody reads on; does nothing when the body has ended.
+
+        Args:
+            raised: The exception that is on its way through the reader, if any.
+        """
+        payload, self._payload = self._payload, None
+        if payload is not None:
+            self._emit(*body_outcome(payload, raised, timer_fired=self._attempt.timer_fired()))
+
+    def _emit(self, outcome: str, error_type: str | None) -> None:
+        attempt = self._attempt
+        attempt.hooks.emit(
+            make_record(
+                PhaseRecord,
+                phase=Phase.BODY,
+                start_ns=attempt.wall(self._start),
+                duration=(attempt.now() - self._start) / 1e9,
+                server_address=attempt.server_address,
+                server_port=attempt.server_port,
+                attributes={_keys.BODY_OUTCOME: outcome},
+                error_type=error_type,
+                cancelled=outcome == CANCELLED,
+                request_id=attempt.request_id,
+                attempt=attempt,
+            )
+        )

@@ -19,7 +19,8 @@ from aiohttp_hardened.timing._phase import Phase
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiohttp_hardened.timing._request import Attempt, OpenPhase
+    from aiohttp_hardened.timing._open_phase import OpenPhase
+    from aiohttp_hardened.timing._request import Attempt
 
 Source = Literal["lookup", "coalesced", "stale", "system"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno as _errno
 import ssl
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
@@ -50,37 +51,45 @@ _VERIFY_WORDS: Final[dict[int, str]] = {
     64: "certificate_hostname_mismatch",
 }
 
-_VERSION_REASONS: Final = frozenset({
-    "UNSUPPORTED_PROTOCOL",
-    "TLSV1_ALERT_PROTOCOL_VERSION",
-    "VERSION_TOO_LOW",
-    "WRONG_SSL_VERSION",
-    "NO_PROTOCOLS_AVAILABLE",
-})
-_CIPHER_REASONS: Final = frozenset({
-    "SSLV3_ALERT_HANDSHAKE_FAILURE",
-    "NO_SHARED_CIPHER",
-    "NO_CIPHERS_AVAILABLE",
-    "TLSV1_ALERT_INSUFFICIENT_SECURITY",
-})
-_PLAINTEXT_REASONS: Final = frozenset({
-    "WRONG_VERSION_NUMBER",
-    "HTTP_REQUEST",
-    "RECORD_LAYER_FAILURE",
-    "PACKET_LENGTH_TOO_LONG",
-    "UNKNOWN_PROTOCOL",
-})
-_CERTIFICATE_ALERTS: Final = frozenset({
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED",
-    "SSLV3_ALERT_NO_CERTIFICATE",
-    "SSLV3_ALERT_BAD_CERTIFICATE",
-    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE",
-    "SSLV3_ALERT_CERTIFICATE_REVOKED",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
-    "TLSV1_ALERT_UNKNOWN_CA",
-    "TLSV1_ALERT_ACCESS_DENIED",
-})
+_VERSION_REASONS: Final = frozenset(
+    {
+        "UNSUPPORTED_PROTOCOL",
+        "TLSV1_ALERT_PROTOCOL_VERSION",
+        "VERSION_TOO_LOW",
+        "WRONG_SSL_VERSION",
+        "NO_PROTOCOLS_AVAILABLE",
+    }
+)
+_CIPHER_REASONS: Final = frozenset(
+    {
+        "SSLV3_ALERT_HANDSHAKE_FAILURE",
+        "NO_SHARED_CIPHER",
+        "NO_CIPHERS_AVAILABLE",
+        "TLSV1_ALERT_INSUFFICIENT_SECURITY",
+    }
+)
+_PLAINTEXT_REASONS: Final = frozenset(
+    {
+        "WRONG_VERSION_NUMBER",
+        "HTTP_REQUEST",
+        "RECORD_LAYER_FAILURE",
+        "PACKET_LENGTH_TOO_LONG",
+        "UNKNOWN_PROTOCOL",
+    }
+)
+_CERTIFICATE_ALERTS: Final = frozenset(
+    {
+        "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+        "SSLV3_ALERT_NO_CERTIFICATE",
+        "SSLV3_ALERT_BAD_CERTIFICATE",
+        "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE",
+        "SSLV3_ALERT_CERTIFICATE_REVOKED",
+        "SSLV3_ALERT_CERTIFICATE_EXPIRED",
+        "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+        "TLSV1_ALERT_UNKNOWN_CA",
+        "TLSV1_ALERT_ACCESS_DENIED",
+    }
+)
 
 
 def chain(exc: BaseException | None) -> Iterator[BaseException]:
@@ -161,7 +170,11 @@ def _tcp_word(exc: BaseException) -> str:
 
 def _tunnel_word(exc: BaseException) -> str:
     if isinstance(exc, aiohttp.ClientHttpProxyError):
-        return "proxy_authentication_required" if exc.status == 407 else "proxy_rejected"
+        return (
+            "proxy_authentication_required"
+            if exc.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED
+            else "proxy_rejected"
+        )
     if isinstance(exc, PlaintextBoundaryError):
         return "plaintext_after_connect"
     if _is_timeout(exc):

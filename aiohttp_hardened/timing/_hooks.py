@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("aiohttp_hardened")
 
 _SECONDS_BETWEEN_LOG_LINES: Final = 60.0
+_MOST_NAMES: Final = 100
 _CONTAINED: Final = (Exception, asyncio.CancelledError)
 """``CancelledError`` too: a hook that raises it must not cancel the caller's request."""
 
@@ -91,7 +92,7 @@ def _contain(hook: object, exc: BaseException) -> None:
     now = time.monotonic()
     if now - _last_logged.get(name, -_SECONDS_BETWEEN_LOG_LINES) < _SECONDS_BETWEEN_LOG_LINES:
         return
-    if len(_last_logged) > 100:
+    if len(_last_logged) > _MOST_NAMES:
         _last_logged.clear()
     _last_logged[name] = now
     _logger.warning(

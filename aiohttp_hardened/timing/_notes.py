@@ -138,4 +138,3 @@ def _measured(attempt: Attempt, failed: Phase) -> list[str]:
             "overflowed (its backlog is smaller than your burst), or packets were lost"
         )
     return parts
-

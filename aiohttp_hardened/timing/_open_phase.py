@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiohttp_hardened.timing._errors import TIMED_OUT, error_word
-from aiohttp_hardened.timing._phase import PhaseEvent, PhaseRecord, make_record
+from aiohttp_hardened.timing._phase import PhaseRecord, make_record
 
 if TYPE_CHECKING:
-    from aiohttp_hardened.timing._phase import Phase
+    from aiohttp_hardened.timing._phase import Phase, PhaseEvent
     from aiohttp_hardened.timing._request import Attempt
 
 

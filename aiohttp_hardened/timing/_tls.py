@@ -10,12 +10,19 @@ Blind: transports that do not call ``wrap_bio`` (aiofastnet), and contexts with 
 from __future__ import annotations
 
 import ssl
+import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from aiohttp_hardened.timing import _keys
 from aiohttp_hardened.timing._current import current_attempt
+from aiohttp_hardened.timing._figures import figures
+from aiohttp_hardened.timing._host import normalise_host
+from aiohttp_hardened.timing._phase import Phase
 
 if TYPE_CHECKING:
-    from aiohttp_hardened.timing._request import OpenPhase
+    from aiohttp_hardened.timing._open_phase import OpenPhase
+    from aiohttp_hardened.timing._request import Attempt
 
 
 class TimedSSLObject(ssl.SSLObject):
@@ -32,22 +39,52 @@ class TimedSSLObject(ssl.SSLObject):
         if not self._handshaking:
             super().do_handshake()
             return
-        phase = self._phase
-        if phase is None:
+        if self._phase is None:
             attempt = current_attempt.get()
             if attempt is not None:
-                phase = self._phase = attempt.start_tls(self)
+                self._phase = _start(attempt, self)
         try:
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except BaseException:
-            self._leave(phase, established=False)
+            self._leave(established=False)
             raise
-        self._leave(phase, established=True)
+        self._leave(established=True)
 
-    def _leave(self, phase: OpenPhase | None, *, established: bool) -> None:
+    def _leave(self, *, established: bool) -> None:
         self._handshaking = False
-        self._phase = None
+        phase, self._phase = self._phase, None
         if phase is not None:
-            phase.attempt.end_tls(phase, self, established=established)
+            _end(phase, self, established=established)
+
+
+def _start(attempt: Attempt, ssl_object: ssl.SSLObject) -> OpenPhase:
+    name = ssl_object.server_hostname
+    address = attempt.server_address if name is None else normalise_host(name)
+    phase = attempt.enter(Phase.TLS, address, attempt.tls_port)
+    phase.attributes[_keys.TLS_ESTABLISHED] = False
+    attempt.move_deadline(attempt.budgets.tls)
+    return phase
+
+
+def _end(phase: OpenPhase, ssl_object: ssl.SSLObject, *, established: bool) -> None:
+    phase.attempt.leave(phase, None if established else sys.exc_info()[1])
+    cipher = ssl_object.cipher()
+    phase.server_answered = cipher is not None
+    if not established or not phase.attempt.hooks:
+        return
+    attributes = phase.attributes
+    attributes[_keys.TLS_ESTABLISHED] = True
+    attributes[_keys.TLS_PROTOCOL_NAME] = "tls"
+    version = ssl_object.version()
+    if version is not None:
+        attributes[_keys.TLS_PROTOCOL_VERSION] = version.removeprefix("TLSv")
+    if cipher is not None:
+        attributes[_keys.TLS_CIPHER] = cipher[0]
+    attributes[_keys.TLS_RESUMED] = bool(ssl_object.session_reused)
+    not_after = (ssl_object.getpeercert() or {}).get("notAfter")
+    if isinstance(not_after, str):
+        ends = ssl.cert_time_to_seconds(not_after)
+        attributes[_keys.TLS_SERVER_NOT_AFTER] = datetime.fromtimestamp(ends, UTC).isoformat().replace("+00:00", "Z")
+        figures.show_peer_not_after(phase.server_address, ends)

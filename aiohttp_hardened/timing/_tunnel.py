@@ -17,7 +17,8 @@ from aiohttp_hardened.timing._phase import Phase
 if TYPE_CHECKING:
     from yarl import URL
 
-    from aiohttp_hardened.timing._request import Attempt, OpenPhase
+    from aiohttp_hardened.timing._open_phase import OpenPhase
+    from aiohttp_hardened.timing._request import Attempt
 
 
 def start_tunnel(attempt: Attempt, proxy: URL) -> OpenPhase:

@@ -80,7 +80,9 @@ class Ending:
 
     ca: ThrowawayCA
     stack: AsyncExitStack
-    timeouts: TimeoutSettings = field(default_factory=lambda: TimeoutSettings(queue=0.3, dns=0.3, tcp=0.3, tls=0.3, connect=1.0, read=0.3))
+    timeouts: TimeoutSettings = field(
+        default_factory=lambda: TimeoutSettings(queue=0.3, dns=0.3, tcp=0.3, tls=0.3, connect=1.0, read=0.3)
+    )
     recorder: PhaseRecorder = field(default_factory=PhaseRecorder)
 
     def __post_init__(self) -> None:
@@ -168,7 +170,9 @@ class Ending:
         for phase, name in HISTOGRAM_OF.items():
             records = self.recorder.of(phase)
             if phase is DNS:
-                records = [each for each in records if each.attributes.get("aiohttp.client.dns.source") in ("lookup", "system")]
+                records = [
+                    each for each in records if each.attributes.get("aiohttp.client.dns.source") in ("lookup", "system")
+                ]
             assert len(records) == counts.get(name, 0), name
 
 
@@ -375,7 +379,9 @@ async def tcp_all_refused(ending: Ending) -> None:
 async def tcp_first_address_dead(ending: Ending) -> None:
     async with HTTPServer() as server:
         with dead_address("127.0.0.2", server.port):
-            session = await ending.session(resolver=FixedResolver(("127.0.0.2", "127.0.0.1")), happy_eyeballs_delay=0.25)
+            session = await ending.session(
+                resolver=FixedResolver(("127.0.0.2", "127.0.0.1")), happy_eyeballs_delay=0.25
+            )
             await get(session, server.url(host="x.test"))
             ending.expect(COLD, tcp__network__peer__address="127.0.0.1", tcp__aiohttp__client__tcp__addresses_tried=2)
             assert ["address overtaken"] == [event.name for event in ending.recorder.only(TCP).events]
@@ -467,7 +473,9 @@ def proxy_row(name: str, answer: bytes | None, word: str, kind: type[BaseExcepti
         async with scripted_proxy(answer) as proxy:
             exc = await failing(await ending.session(), "https://127.0.0.1:1/", proxy=proxy)
             assert isinstance(exc, kind)
-            explained(exc, TUNNEL, "CONNECT tunnel through 127.0.0.1" if word != "plaintext_after_connect" else "plaintext")
+            explained(
+                exc, TUNNEL, "CONNECT tunnel through 127.0.0.1" if word != "plaintext_after_connect" else "plaintext"
+            )
             ending.expect(
                 [TCP, TUNNEL, SETUP, REQUEST], request_error=f"tunnel_{word}", error=(TUNNEL, word), **attributes
             )
