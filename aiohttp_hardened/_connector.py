@@ -165,7 +165,8 @@ class TimedConnector(aiohttp.BaseConnector):
             reused = protocol.connection is not None
             if protocol.connection is None:
                 protocol.connection = self._describe(attempt, protocol)
-            if attempt.hooks:
+            # Though no hook may listen to this attempt any more, a failure after its head is not one before it.
+            if attempt.request.hooks:
                 protocol.attempt = attempt
             attempt.connected(protocol.connection, reused=reused)
         if attempt.hooks:

@@ -41,11 +41,11 @@ async def fetch(url: str, **options: Any) -> str:
 
 
 async def test_leaf_is_trusted_under_its_names_only(
-    hardened_ca: testing.ThrowawayCA, hardened_certificate: testing.CertificateFiles
+    throwaway_ca: testing.ThrowawayCA, loopback_certificate: testing.CertificateFiles
 ) -> None:
     """A leaf is accepted for the names that it was issued for, and for no other."""
-    context = hardened_ca.client_context()
-    async with testing.TLSServer(hardened_certificate) as server:
+    context = throwaway_ca.client_context()
+    async with testing.TLSServer(loopback_certificate) as server:
         assert await fetch(server.url(host="x.test"), ssl=context) == "hello\n"
         assert await fetch(server.url(), ssl=context) == "hello\n"
         with pytest.raises(aiohttp.ClientConnectorCertificateError, match=r"evil\.test"):
@@ -56,29 +56,29 @@ async def test_leaf_is_trusted_under_its_names_only(
     ("verify_code", "method"), [(10, "issue_expired"), (9, "issue_not_yet_valid"), (20, "issue_untrusted")]
 )
 async def test_bad_leaf_is_refused_for_its_reason(
-    hardened_ca: testing.ThrowawayCA, verify_code: int, method: str
+    throwaway_ca: testing.ThrowawayCA, verify_code: int, method: str
 ) -> None:
     """Each kind of bad leaf is refused with OpenSSL's own code for that kind."""
-    leaf = getattr(hardened_ca, method)("x.test")
+    leaf = getattr(throwaway_ca, method)("x.test")
     async with testing.TLSServer(leaf) as server:
         with pytest.raises(aiohttp.ClientConnectorCertificateError) as caught:
-            await fetch(server.url(host="x.test"), ssl=hardened_ca.client_context())
+            await fetch(server.url(host="x.test"), ssl=throwaway_ca.client_context())
     assert caught.value.certificate_error.verify_code == verify_code
 
 
-def test_files_say_what_openssl_says(hardened_ca: testing.ThrowawayCA) -> None:
+def test_files_say_what_openssl_says(throwaway_ca: testing.ThrowawayCA) -> None:
     """Serial number and end are those that a TLS peer reads."""
-    files = hardened_ca.issue("x.test")
+    files = throwaway_ca.issue("x.test")
     seen = ssl._ssl._test_decode_cert(str(files.cert_file))
     assert files.serial_number == seen["serialNumber"]
     assert files.not_after.timestamp() == ssl.cert_time_to_seconds(seen["notAfter"])
     assert files.key_file.stat().st_mode & 0o777 == 0o600
 
 
-def test_intermediate_is_in_the_chain(hardened_ca: testing.ThrowawayCA) -> None:
+def test_intermediate_is_in_the_chain(throwaway_ca: testing.ThrowawayCA) -> None:
     """A leaf that was issued through an intermediate carries it."""
-    assert hardened_ca.issue("x.test", intermediate=True).cert_file.read_text().count("BEGIN CERTIFICATE") == 2
-    assert hardened_ca.issue("x.test").cert_file.read_text().count("BEGIN CERTIFICATE") == 1
+    assert throwaway_ca.issue("x.test", intermediate=True).cert_file.read_text().count("BEGIN CERTIFICATE") == 2
+    assert throwaway_ca.issue("x.test").cert_file.read_text().count("BEGIN CERTIFICATE") == 1
 
 
 def test_authority_is_gone_with_its_block() -> None:
@@ -90,15 +90,15 @@ def test_authority_is_gone_with_its_block() -> None:
 
 
 async def test_client_certificate_is_required_and_shown(
-    hardened_ca: testing.ThrowawayCA, hardened_certificate: testing.CertificateFiles
+    throwaway_ca: testing.ThrowawayCA, loopback_certificate: testing.CertificateFiles
 ) -> None:
     """A server with a client authority refuses a stranger, and names the client that it let in."""
-    client = hardened_ca.issue_client("billing")
-    async with testing.TLSServer(hardened_certificate, client_ca=hardened_ca.ca_file) as server:
+    client = throwaway_ca.issue_client("billing")
+    async with testing.TLSServer(loopback_certificate, client_ca=throwaway_ca.ca_file) as server:
         # asyncio's server closes the connection instead of sending the alert.
         with pytest.raises((aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)):
-            await fetch(server.url("/echo"), ssl=hardened_ca.client_context())
-        assert '"client": "billing"' in await fetch(server.url("/echo"), ssl=hardened_ca.client_context(client))
+            await fetch(server.url("/echo"), ssl=throwaway_ca.client_context())
+        assert '"client": "billing"' in await fetch(server.url("/echo"), ssl=throwaway_ca.client_context(client))
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ async def test_client_certificate_is_required_and_shown(
 )
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_broken_bundle_cannot_be_loaded(
-    hardened_ca: testing.ThrowawayCA, fault: testing.BundleFault, reason: str, overwrite: bool
+    throwaway_ca: testing.ThrowawayCA, fault: testing.BundleFault, reason: str, overwrite: bool
 ) -> None:
     """A broken bundle fails for the reason in its name, as new files and over old ones."""
-    over = hardened_ca.issue("x.test") if overwrite else None
-    files = testing.broken_certificate_bundle(hardened_ca, fault, "x.test", over=over)
+    over = throwaway_ca.issue("x.test") if overwrite else None
+    files = testing.broken_certificate_bundle(throwaway_ca, fault, "x.test", over=over)
     if over is not None:
         assert (files.cert_file, files.key_file) == (over.cert_file, over.key_file)
     with pytest.raises(OSError, match=reason):
@@ -126,13 +126,13 @@ def test_broken_bundle_cannot_be_loaded(
 
 @pytest.mark.parametrize(("fault", "verify_code"), [("expired", 10), ("not yet valid", 9)])
 async def test_untimely_bundle_loads_and_is_refused(
-    hardened_ca: testing.ThrowawayCA, fault: testing.BundleFault, verify_code: int
+    throwaway_ca: testing.ThrowawayCA, fault: testing.BundleFault, verify_code: int
 ) -> None:
     """A bundle with wrong dates loads; only its clients notice."""
-    files = testing.broken_certificate_bundle(hardened_ca, fault, "x.test")
+    files = testing.broken_certificate_bundle(throwaway_ca, fault, "x.test")
     async with testing.TLSServer(files) as server:
         with pytest.raises(aiohttp.ClientConnectorCertificateError) as caught:
-            await fetch(server.url(host="x.test"), ssl=hardened_ca.client_context())
+            await fetch(server.url(host="x.test"), ssl=throwaway_ca.client_context())
     assert caught.value.certificate_error.verify_code == verify_code
 
 
@@ -193,12 +193,12 @@ async def test_close_keepalive_makes_the_client_resend() -> None:
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_tls_server_tells_version_name_and_resumption(
-    hardened_ca: testing.ThrowawayCA, hardened_certificate: testing.CertificateFiles, version: ssl.TLSVersion
+    throwaway_ca: testing.ThrowawayCA, loopback_certificate: testing.CertificateFiles, version: ssl.TLSVersion
 ) -> None:
     """A TLS server speaks the version that it was given, notes the SNI, and shows whether a session was resumed."""
     options = {"minimum_version": version, "maximum_version": version}
-    async with testing.TLSServer(hardened_certificate, **options) as server, session() as client:
-        async with client.get(server.url("/echo", host="x.test"), ssl=hardened_ca.client_context()) as response:
+    async with testing.TLSServer(loopback_certificate, **options) as server, session() as client:
+        async with client.get(server.url("/echo", host="x.test"), ssl=throwaway_ca.client_context()) as response:
             echo = await response.json()
         assert echo["tls_version"] == version.name.replace("_", ".")
         assert echo["session_reused"] is False
@@ -237,37 +237,33 @@ async def test_two_servers_share_a_port_on_two_addresses() -> None:
 # --- faults
 
 
-async def test_dead_address_drops_the_syn(hardened_dead_address: testing.Address) -> None:
+async def test_dead_address_drops_the_syn(dead_address: testing.Address) -> None:
     """A connect to a dead address neither succeeds nor fails."""
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
-            await asyncio.open_connection(*hardened_dead_address)
+            await asyncio.open_connection(*dead_address)
 
 
-async def test_refusing_address_refuses(hardened_refusing_address: testing.Address) -> None:
+async def test_refusing_address_refuses(refusing_address: testing.Address) -> None:
     """A connect to a refusing address is refused."""
     with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection(*hardened_refusing_address)
+        await asyncio.open_connection(*refusing_address)
 
 
-async def test_stalled_tls_never_answers(
-    hardened_stalled_tls: testing.Address, hardened_ca: testing.ThrowawayCA
-) -> None:
+async def test_stalled_tls_never_answers(stalled_tls: testing.Address, throwaway_ca: testing.ThrowawayCA) -> None:
     """A stalled peer completes the TCP connect and nothing after it."""
-    _, writer = await asyncio.open_connection(*hardened_stalled_tls)
+    _, writer = await asyncio.open_connection(*stalled_tls)
     writer.close()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
-            await asyncio.open_connection(
-                *hardened_stalled_tls, ssl=hardened_ca.client_context(), server_hostname="x.test"
-            )
+            await asyncio.open_connection(*stalled_tls, ssl=throwaway_ca.client_context(), server_hostname="x.test")
 
 
-async def test_plaintext_peer_is_no_tls(hardened_ca: testing.ThrowawayCA) -> None:
+async def test_plaintext_peer_is_no_tls(throwaway_ca: testing.ThrowawayCA) -> None:
     """A plaintext peer makes the handshake fail with OpenSSL's word for it."""
     async with testing.plaintext_peer() as address:
         with pytest.raises(ssl.SSLError) as caught:
-            await asyncio.open_connection(*address, ssl=hardened_ca.client_context(), server_hostname="x.test")
+            await asyncio.open_connection(*address, ssl=throwaway_ca.client_context(), server_hostname="x.test")
     assert caught.value.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 
 
@@ -311,30 +307,30 @@ async def test_raw_server_raises_a_handlers_error() -> None:
 
 
 async def test_real_proxy_tunnels(
-    hardened_ca: testing.ThrowawayCA, hardened_certificate: testing.CertificateFiles, hardened_http_proxy: str
+    throwaway_ca: testing.ThrowawayCA, loopback_certificate: testing.CertificateFiles, http_proxy: str
 ) -> None:
     """Https through a real http proxy arrives."""
-    async with testing.TLSServer(hardened_certificate) as server:
-        text = await fetch(server.url(), proxy=hardened_http_proxy, ssl=hardened_ca.client_context())
+    async with testing.TLSServer(loopback_certificate) as server:
+        text = await fetch(server.url(), proxy=http_proxy, ssl=throwaway_ca.client_context())
         assert text == "hello\n"
 
 
 async def test_real_https_proxy_tunnels(
-    hardened_ca: testing.ThrowawayCA, hardened_certificate: testing.CertificateFiles, hardened_https_proxy: str
+    throwaway_ca: testing.ThrowawayCA, loopback_certificate: testing.CertificateFiles, https_proxy: str
 ) -> None:
     """Https through a real https proxy arrives: TLS in TLS."""
-    async with testing.TLSServer(hardened_certificate) as server:
-        text = await fetch(server.url(), proxy=hardened_https_proxy, ssl=hardened_ca.client_context())
+    async with testing.TLSServer(loopback_certificate) as server:
+        text = await fetch(server.url(), proxy=https_proxy, ssl=throwaway_ca.client_context())
         assert text == "hello\n"
 
 
 async def test_real_proxy_asks_for_a_password(
-    hardened_ca: testing.ThrowawayCA, hardened_certificate: testing.CertificateFiles
+    throwaway_ca: testing.ThrowawayCA, loopback_certificate: testing.CertificateFiles
 ) -> None:
     """A real proxy with a password answers 407 to strangers."""
     with testing.http_proxy(basic_auth="user:secret") as proxy:
-        async with testing.TLSServer(hardened_certificate) as server:
-            context = hardened_ca.client_context()
+        async with testing.TLSServer(loopback_certificate) as server:
+            context = throwaway_ca.client_context()
             with pytest.raises(aiohttp.ClientHttpProxyError) as caught:
                 await fetch(server.url(), proxy=proxy, ssl=context)
             assert caught.value.status == 407
@@ -344,28 +340,28 @@ async def test_real_proxy_asks_for_a_password(
 
 @pytest.mark.parametrize("proxy_tls", [False, True])
 async def test_scripted_proxy_tunnels(
-    hardened_ca: testing.ThrowawayCA, hardened_certificate: testing.CertificateFiles, proxy_tls: bool
+    throwaway_ca: testing.ThrowawayCA, loopback_certificate: testing.CertificateFiles, proxy_tls: bool
 ) -> None:
     """A scripted proxy with nothing in its script is an honest one, and shows what it was asked."""
-    outer = testing.server_context(hardened_certificate) if proxy_tls else None
-    async with testing.TLSServer(hardened_certificate) as server:
+    outer = testing.server_context(loopback_certificate) if proxy_tls else None
+    async with testing.TLSServer(loopback_certificate) as server:
         target, heads = ("127.0.0.1", server.port), []
         async with testing.scripted_proxy(target=target, ssl_context=outer, heads=heads) as proxy:
             url = server.url(host="x.test")
-            assert await fetch(url, proxy=proxy, ssl=hardened_ca.client_context()) == "hello\n"
+            assert await fetch(url, proxy=proxy, ssl=throwaway_ca.client_context()) == "hello\n"
             assert heads[0].startswith(f"CONNECT x.test:{server.port} ".encode())
 
 
-async def test_scripted_proxy_refuses(hardened_ca: testing.ThrowawayCA) -> None:
+async def test_scripted_proxy_refuses(throwaway_ca: testing.ThrowawayCA) -> None:
     """A scripted proxy answers with the status in its script."""
     answer = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n"
     async with testing.scripted_proxy(answer) as proxy:
         with pytest.raises(aiohttp.ClientHttpProxyError) as caught:
-            await fetch("https://x.test/", proxy=proxy, ssl=hardened_ca.client_context())
+            await fetch("https://x.test/", proxy=proxy, ssl=throwaway_ca.client_context())
     assert caught.value.status == 502
 
 
-async def test_scripted_proxy_stalls(hardened_ca: testing.ThrowawayCA) -> None:
+async def test_scripted_proxy_stalls(throwaway_ca: testing.ThrowawayCA) -> None:
     """A scripted proxy without an answer takes the request and is silent."""
     heads: list[bytes] = []
     async with testing.scripted_proxy(None, heads=heads) as proxy:
@@ -373,7 +369,7 @@ async def test_scripted_proxy_stalls(hardened_ca: testing.ThrowawayCA) -> None:
             await fetch(
                 "https://x.test/",
                 proxy=proxy,
-                ssl=hardened_ca.client_context(),
+                ssl=throwaway_ca.client_context(),
                 timeout=aiohttp.ClientTimeout(total=0.2),
             )
         assert len(heads) == 1
@@ -546,6 +542,7 @@ async def test_timer(): asyncio.get_running_loop().call_later(60, print)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_leaks_turn_a_test_red(tmp_path: Path) -> None:
     """What survives a test fails it, on each loop; a clean test passes."""

@@ -1,0 +1,1 @@
+"""How names become addresses, and which address goes first."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from aiohttp_hardened.dns._channel import Channel, channel_for
-from aiohttp_hardened.dns._errors import HOST_NOT_FOUND, NAME_SERVERS_FAIL, more_telling, typed
-from aiohttp_hardened.dns._fallback import SystemResolver
+from aiohttp_hardened.dns._channel import channel_for, last_good_answers
+from aiohttp_hardened.dns._errors import HOST_NOT_FOUND, NAME_SERVERS_FAIL, NO_DATA, closed, typed
+from aiohttp_hardened.dns._fallback import ask_system
+from aiohttp_hardened.dns._lookup import look_up
 from aiohttp_hardened.dns._stale import SECONDS_TO_WAIT
 from aiohttp_hardened.exceptions import DNSLookupError, PhaseTimeoutError
 from aiohttp_hardened.timing._dns import current_lookup
@@ -20,23 +20,31 @@ from aiohttp_hardened.timing._host import normalise_host
 from aiohttp_hardened.timing._phase import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from aiohttp_hardened._settings import DNSSettings
-    from aiohttp_hardened.dns._stale import Address
+    from aiohttp_hardened.dns._channel import Channel
+    from aiohttp_hardened.dns._stale import Address, Key
+    from aiohttp_hardened.timing._dns import Source
 
-RESOLUTION_DELAY: Final = 0.05
-"""RFC 8305, section 3: how long the other family is waited for after the first answer."""
+    Answer = tuple[Sequence[Address], Source]
+
+T = TypeVar("T")
+
+_NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
 
 class HardenedResolver(AbstractResolver):
-    """aiodns with a deadline, typed failures, and last good answers.
+    """Names to addresses with a deadline, typed failures, and last good answers.
 
-    Made by ``open()`` for one connector of the running loop, which releases it.
+    Made by ``open()`` for one connector of the running loop, which closes it. A stale
+    answer is one for a moment: whoever caches it (aiohttp does, for ``cache_ttl``) must
+    drop it once it is handed out, and ask again. ``current_lookup``'s ``source`` is
+    ``"stale"`` then.
 
     Args:
         settings: How names become addresses.
-        deadline: Seconds for one lookup; ``None``: no limit.
+        deadline: Seconds for one lookup; ``None``: until c-ares gives up.
         channel: The loop's channel, acquired; ``None``: the system resolves everything.
     """
 
@@ -44,11 +52,14 @@ class HardenedResolver(AbstractResolver):
         self._settings = settings
         self._deadline = deadline
         self._channel = channel
-        self._system = SystemResolver()
-        self._refreshing: dict[tuple[str, int], asyncio.Task[list[Address]]] = {}
+        self._suffixes = tuple(suffix.lower() for suffix in settings.system_suffixes)
+        self._answers = last_good_answers(None if channel is None else settings.nameservers)
+        self._refreshing: dict[Key, asyncio.Task[Answer]] = {}
+        self._waiting: set[asyncio.Timeout] = set()
         self._closed = False
-        self._finalizer = weakref.finalize(self, channel.release) if channel is not None else None
-        if self._finalizer is not None:
+        self._finalizer: weakref.finalize[..., HardenedResolver] | None = None
+        if channel is not None:
+            self._finalizer = weakref.finalize(self, channel.release)
             self._finalizer.atexit = False
 
     @classmethod
@@ -57,21 +68,22 @@ class HardenedResolver(AbstractResolver):
 
         Args:
             settings: How names become addresses.
-            deadline: Seconds for one lookup; ``None``: no limit.
+            deadline: Seconds for one lookup; ``None``: until c-ares gives up.
 
         Raises:
             SettingsError: ``aiodns`` is missing.
         """
-        channel = channel_for(settings.nameservers, deadline) if settings.resolver == "aiodns" else None
-        return cls(settings, deadline, channel)
+        return cls(settings, deadline, channel_for(settings.nameservers) if settings.resolver == "aiodns" else None)
 
     def release(self) -> None:
-        """Give the channel back; lookups after this are refused."""
+        """Give the channel back; lookups that are under way, and all later ones, are refused."""
         if self._closed:
             return
         self._closed = True
         for task in self._refreshing.values():
             task.cancel()
+        for waiting in self._waiting:
+            waiting.reschedule(asyncio.get_running_loop().time())
         if self._finalizer is not None:
             self._finalizer()
 
@@ -79,10 +91,16 @@ class HardenedResolver(AbstractResolver):
         """Give the channel back."""
         self.release()
 
-    def evict(self, host: str) -> None:
-        """Have c-ares forget its answers, when every address of a name failed to connect."""
-        if self._channel is not None and not self._closed:
-            self._channel.flush(host)
+    def evict(self, host: str) -> bool:
+        """Have c-ares forget its answers, when every address of a name failed to connect.
+
+        Returns:
+            Whether it did; ``False`` within a second of the last time for this name. To
+            look it up again now would bring the same answer, or a query too many.
+        """
+        if self._channel is None or self._closed:
+            return False
+        return self._channel.flush(normalise_host(host))
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
@@ -100,121 +118,85 @@ class HardenedResolver(AbstractResolver):
             aiohttp.ClientConnectionError: The resolver is closed.
         """
         if self._closed:
-            raise aiohttp.ClientConnectionError("Connector is closed.")
+            raise closed()
+        waiting = asyncio.timeout(None)
         try:
-            addresses = await bounded(self._answer(host, int(family)), self._deadline, host)
-        except OSError as exc:
-            if self._closed:
-                raise aiohttp.ClientConnectionError("Connector is closed.") from exc
+            async with waiting:
+                self._waiting.add(waiting)
+                try:
+                    addresses, source = await self._answer(host, int(family))
+                finally:
+                    self._waiting.discard(waiting)
+        except TimeoutError:
+            if waiting.expired():
+                raise closed() from None
             raise
+        lookup = current_lookup.get()
+        if lookup is not None and source != "lookup":
+            lookup.source = source
         return [
             ResolveResult(
                 hostname=host,
                 host=address,
                 port=port,
-                family=found,
+                family=socket.AddressFamily(found),
                 proto=0,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+                flags=_NUMERIC,
             )
             for address, found in addresses
         ]
 
-    async def _answer(self, host: str, family: int) -> Sequence[Address]:
-        if self._channel is None or self._is_systems(host):
-            return await self._from_system(host, family)
-        stale_ttl = self._settings.stale_ttl
-        key = (normalise_host(host), family)
-        answers = self._channel.answers
-        last = answers.get(key, stale_ttl) if stale_ttl else None
+    async def _answer(self, host: str, family: int) -> Answer:
+        key = (host.lower(), family)
+        last = self._answers.get(key, self._settings.stale_ttl)
         if last is None:
             return await self._fresh(host, family, key)
-        if answers.is_left_alone(key):
-            return _stale(last)
+        if self._answers.is_left_alone(key):
+            return last, "stale"
         refresh = self._refreshing.get(key)
         if refresh is None:
-            refresh = self._refreshing[key] = asyncio.create_task(self._fresh(host, family, key))
+            refresh = asyncio.create_task(self._fresh(host, family, key))
+            self._refreshing[key] = refresh
             refresh.add_done_callback(lambda task: self._refreshed(key, task))
-        try:
-            async with asyncio.timeout(SECONDS_TO_WAIT):
-                return await asyncio.shield(refresh)
-        except DNSLookupError as exc:
-            if exc.reason not in NAME_SERVERS_FAIL:
-                raise
-        except TimeoutError:
-            pass
-        answers.refresh_failed(key)
-        return _stale(last)
+        done, _ = await asyncio.wait((refresh,), timeout=SECONDS_TO_WAIT)
+        if refresh.cancelled():
+            raise closed()
+        if done and not _is_stale_better(refresh):
+            return refresh.result()
+        self._answers.refresh_failed(key)
+        return last, "stale"
 
-    def _refreshed(self, key: tuple[str, int], task: asyncio.Task[list[Address]]) -> None:
+    def _refreshed(self, key: Key, task: asyncio.Task[Answer]) -> None:
         self._refreshing.pop(key, None)
-        if not task.cancelled():
-            task.exception()
+        if not task.cancelled() and _is_stale_better(task):
+            # Also when nobody waits for it any more.
+            self._answers.refresh_failed(key)
 
-    async def _fresh(self, host: str, family: int, key: tuple[str, int]) -> list[Address]:
-        assert self._channel is not None
+    async def _fresh(self, host: str, family: int, key: Key) -> Answer:
+        """Ask, and keep the answer for the time when nobody gives one."""
         try:
-            addresses = await bounded(self._ask(host, family), self._deadline, host)
+            addresses, source = await _within(self._deadline, host, self._ask(host, family))
         except DNSLookupError as exc:
             if exc.reason not in NAME_SERVERS_FAIL:
-                self._channel.answers.forget(key)
-            if exc.reason == HOST_NOT_FOUND and "." not in host:
-                # The machine's own name, say, which only the system's NSS knows.
-                return await self._from_system(host, family)
+                self._answers.forget(key)
             raise
-        self._channel.answers.keep(key, addresses)
-        return addresses
+        self._answers.keep(key, addresses)
+        return addresses, source
 
-    async def _ask(self, host: str, family: int) -> list[Address]:
-        if family != socket.AF_UNSPEC:
-            return await self._ask_for(host, family)
-        six = asyncio.create_task(self._ask_for(host, socket.AF_INET6))
-        four = asyncio.create_task(self._ask_for(host, socket.AF_INET))
+    async def _ask(self, host: str, family: int) -> Answer:
+        if self._channel is None or normalise_host(host).endswith(self._suffixes):
+            return await ask_system(host, family), "system"
+        patient = self._deadline is not None
         try:
-            done, _ = await asyncio.wait((six, four), return_when=asyncio.FIRST_COMPLETED)
-            first = done.pop()
-            other = four if first is six else six
-            if first.exception() is None:
-                await asyncio.wait((other,), timeout=RESOLUTION_DELAY)
-            else:
-                await asyncio.wait((other,))
-        finally:
-            for task in (six, four):
-                task.cancel()
-        # IPv6 goes first (RFC 8305, section 4); without a route it fails at once and the race goes on.
-        addresses: list[Address] = []
-        for task in (six, four):
-            if task.done() and not task.cancelled() and task.exception() is None:
-                addresses += task.result()
-        if addresses:
-            return addresses
-        failures = [task.exception() for task in (six, four)]
-        if all(isinstance(each, DNSLookupError) for each in failures):
-            raise more_telling(*failures)  # type: ignore[arg-type]
-        raise next(each for each in failures if each is not None)
-
-    async def _ask_for(self, host: str, family: int) -> list[Address]:
-        resolver = self._channel.resolver if self._channel is not None else None
-        if resolver is None:
-            raise aiohttp.ClientConnectionError("Connector is closed.")
-        try:
-            found = await resolver.resolve(host, 0, family)  # type: ignore[arg-type]
-        except UnicodeError as exc:
-            raise DNSLookupError(str(exc), reason="malformed_name") from exc
-        except OSError as exc:
-            raise typed(exc) from exc
-        return [(each["host"], each["family"]) for each in found if each["family"] == family]
-
-    async def _from_system(self, host: str, family: int) -> list[Address]:
-        lookup = current_lookup.get()
-        if lookup is not None and lookup.source == "lookup":
-            lookup.source = "system"
-        try:
-            return await self._system.resolve(host, family)
-        except OSError as exc:
-            raise typed(exc) from exc
-
-    def _is_systems(self, host: str) -> bool:
-        return normalise_host(host).endswith(self._settings.system_suffixes)
+            return await look_up(self._channel, host, family, patient=patient), "lookup"
+        except DNSLookupError as exc:
+            if exc.reason not in (HOST_NOT_FOUND, NO_DATA) or "." in host:
+                raise
+            # One label: the machine's own name, say, a container's, a neighbour's.
+            try:
+                return await ask_system(host, family), "system"
+            except DNSLookupError:
+                raise exc from None
 
 
 class WrappedResolver(AbstractResolver):
@@ -235,44 +217,46 @@ class WrappedResolver(AbstractResolver):
         """Ask the caller's resolver.
 
         Raises:
-            DNSLookupError: It raised an ``OSError``, which is the cause.
+            DNSLookupError: It raised an ``OSError``, which is the cause; without a
+                status to go by the reason is ``server_failure``.
             PhaseTimeoutError: It gave no answer within the deadline.
-            aiohttp.ClientConnectionError: It was closed under the session.
+            aiohttp.ClientConnectionError: It is closed, or was closed under the lookup.
         """
+        return await _within(self._deadline, host, self._ask(host, port, family))
+
+    async def _ask(self, host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:
         try:
-            return await bounded(self._resolver.resolve(host, port, family), self._deadline, host)
-        except PhaseTimeoutError:
-            raise
-        except OSError as exc:
-            raise typed(exc) from exc
-        except AttributeError as exc:
-            # ``AsyncResolver`` that is closed asks ``None``.
-            if getattr(self._resolver, "_resolver", self) is None:
-                raise aiohttp.ClientConnectionError("The session's resolver is closed.") from exc
-            raise
+            return await self._resolver.resolve(host, port, family)
+        except Exception as exc:
+            failure = typed(exc)
+            if failure is exc:
+                raise
+            raise failure from exc
 
     async def close(self) -> None:
         """Leave the resolver to its owner."""
 
 
-def _stale(addresses: Sequence[Address]) -> Sequence[Address]:
-    lookup = current_lookup.get()
-    if lookup is not None and lookup.source == "lookup":
-        lookup.source = "stale"
-    return addresses
+def _is_stale_better(refresh: asyncio.Task[Answer]) -> bool:
+    """Say whether a refresh ended in a way that says nothing of the name."""
+    exc = refresh.exception()
+    if isinstance(exc, DNSLookupError):
+        return exc.reason in NAME_SERVERS_FAIL
+    return isinstance(exc, PhaseTimeoutError)
 
 
-async def bounded(answer: Any, deadline: float | None, host: str) -> Any:
-    """Wait for a lookup within its deadline.
+async def _within(deadline: float | None, host: str, answer: Awaitable[T]) -> T:
+    """Wait for an answer within a deadline.
 
     Raises:
         PhaseTimeoutError: The deadline is over.
     """
+    limit = asyncio.timeout(deadline)
     try:
-        async with asyncio.timeout(deadline) as limit:
+        async with limit:
             return await answer
     except TimeoutError:
-        if not limit.expired() or deadline is None:
+        if deadline is None or not limit.expired():
             raise
         raise PhaseTimeoutError(
             f"dns lookup of {host} timed out after {deadline:.2f} s", phase=Phase.DNS, budget=deadline

@@ -1,58 +1,80 @@
-"""The last good answers, for the time when name servers fail (RFC 8767)."""
+"""The last good answers, for the time when name servers fail (RFC 8767).
+
+They belong to an event loop and are only touched on its thread. They outlive the
+sessions, for a service may make one per request; two loops share none.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 SECONDS_TO_WAIT: Final = 1.8
-"""RFC 8767, section 5: how long a client waits before it is given a stale answer."""
+"""RFC 8767, section 5, "client response timer": how long a client waits before it is given a stale answer."""
 SECONDS_BETWEEN_RECHECKS: Final = 30.0
-"""RFC 8767, section 5: after a failed refresh the name servers are left alone for this long."""
-_MOST_NAMES: Final = 1000
+"""RFC 8767, section 5, "failure recheck timer": the name servers are left alone for this long."""
+MOST_NAMES: Final = 1000
 
 Key = tuple[str, int]
+"""A name as it is asked for, and a family."""
 Address = tuple[str, int]
-"""An address and its family."""
+"""An address, with the zone of a link-local one, and its family."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    addresses: tuple[Address, ...]
+    came: float
+    left_alone_until: float = 0.0
 
 
 class LastGoodAnswers:
-    """Last good answers by name and family; used by one event loop."""
+    """Last good answers by name and family, the least lately used of too many dropped.
 
-    def __init__(self) -> None:
-        self._answers: OrderedDict[Key, tuple[float, tuple[Address, ...]]] = OrderedDict()
-        self._left_alone: dict[Key, float] = {}
+    Args:
+        clock: Seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._answers: OrderedDict[Key, _Answer] = OrderedDict()
 
     def keep(self, key: Key, addresses: Sequence[Address]) -> None:
-        """Keep an answer that has just come."""
-        self._answers[key] = (time.monotonic(), tuple(addresses))
+        """Keep an answer that has just come; the name servers are well again."""
+        self._answers[key] = _Answer(tuple(addresses), self._clock())
         self._answers.move_to_end(key)
-        self._left_alone.pop(key, None)
-        if len(self._answers) > _MOST_NAMES:
-            oldest, _ = self._answers.popitem(last=False)
-            self._left_alone.pop(oldest, None)
+        if len(self._answers) > MOST_NAMES:
+            self._answers.popitem(last=False)
 
     def forget(self, key: Key) -> None:
-        """Drop an answer: the name servers say that there is no such name any more."""
+        """Drop an answer: the name servers say that there is none any more."""
         self._answers.pop(key, None)
-        self._left_alone.pop(key, None)
 
-    def get(self, key: Key, oldest: float) -> tuple[Address, ...] | None:
-        """Return an answer that is at most ``oldest`` seconds old."""
-        kept = self._answers.get(key)
-        if kept is None or time.monotonic() - kept[0] > oldest:
+    def get(self, key: Key, ttl: float) -> tuple[Address, ...] | None:
+        """Return an answer.
+
+        Args:
+            key: What is asked.
+            ttl: How old it may be, in seconds; 0: there is none.
+        """
+        answer = self._answers.get(key)
+        if answer is None or self._clock() - answer.came >= ttl:
             return None
-        return kept[1]
+        self._answers.move_to_end(key)
+        return answer.addresses
 
     def refresh_failed(self, key: Key) -> None:
         """Leave the name servers alone about this name for a while."""
-        self._left_alone[key] = time.monotonic() + SECONDS_BETWEEN_RECHECKS
+        answer = self._answers.get(key)
+        if answer is not None:
+            answer.left_alone_until = self._clock() + SECONDS_BETWEEN_RECHECKS
 
     def is_left_alone(self, key: Key) -> bool:
         """Say whether a refresh failed lately."""
-        until = self._left_alone.get(key)
-        return until is not None and time.monotonic() < until
+        answer = self._answers.get(key)
+        return answer is not None and self._clock() < answer.left_alone_until

@@ -60,9 +60,7 @@ class Headers:
     captured: re.Pattern[str]
     sanitized: re.Pattern[str] | None
 
-    def attributes(
-        self, prefix: str, headers: Mapping[str, str], settings: TelemetrySettings
-    ) -> dict[str, list[str]]:
+    def attributes(self, prefix: str, headers: Mapping[str, str], settings: TelemetrySettings) -> dict[str, list[str]]:
         """Return the attributes for a message's headers; names keep their dashes, as the convention has it."""
         found: dict[str, list[str]] = {}
         for name, value in headers.items():
@@ -114,7 +112,7 @@ def raw_environment() -> tuple[str | None, ...]:
 
 @lru_cache(maxsize=16)
 def _parse(raw: tuple[str | None, ...]) -> Environment:
-    values = dict(zip(VARIABLES, raw, strict=True))
+    values: dict[str, str | None] = dict(zip(VARIABLES, raw, strict=True))
     known = _list(values[_KNOWN])
     sanitized = _pattern(values, _SANITIZE)
     request, response = _pattern(values, _CAPTURE_REQUEST), _pattern(values, _CAPTURE_RESPONSE)

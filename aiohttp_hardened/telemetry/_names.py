@@ -117,11 +117,13 @@ DNS_SOURCES: Final = (SOURCE_CACHE, SOURCE_LOOKUP, SOURCE_COALESCED, SOURCE_STAL
 # From 0.5 ms, with edges on both sides of where known failures cluster: the Happy Eyeballs delay
 # (0.25 s), and one, two and three SYN retransmissions (1 s, 3 s, 7 s).
 CONNECT_EDGES: Final = (
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.24, 0.3, 0.5, 0.9, 1.2, 2.0, 2.9, 3.3, 5.0, 7.5, 10.0, 30.0,
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.24, 0.3,
+    0.5, 0.9, 1.2, 2.0, 2.9, 3.3, 5.0, 7.5, 10.0, 30.0,
 )  # fmt: skip
 # The HTTP conventions' own edges, with finer ones below, and upper edges for the same clusters.
 REQUEST_EDGES: Final = (
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.3, 0.5, 0.75, 1.0, 1.25, 2.5, 3.0, 3.5, 5.0, 7.5, 10.0, 30.0,
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.3,
+    0.5, 0.75, 1.0, 1.25, 2.5, 3.0, 3.5, 5.0, 7.5, 10.0, 30.0,
 )  # fmt: skip
 LIFETIME_EDGES: Final = (0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 
@@ -179,7 +181,12 @@ METRICS: Final = (
         CONNECT_EDGES,
     ),
     Metric(
-        METRIC_DNS_DURATION, "histogram", "s", "Duration of DNS lookups.", (DNS_QUESTION_NAME, ERROR_TYPE), CONNECT_EDGES
+        METRIC_DNS_DURATION,
+        "histogram",
+        "s",
+        "Duration of DNS lookups.",
+        (DNS_QUESTION_NAME, ERROR_TYPE),
+        CONNECT_EDGES,
     ),
     Metric(
         METRIC_DNS_CACHE_LOOKUPS,

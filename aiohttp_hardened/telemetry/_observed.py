@@ -6,26 +6,31 @@ before it is lost, and one costs more than the request's own bookkeeping.
 
 from __future__ import annotations
 
+import os
+import threading
+import weakref
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.metrics import Observation
 
 from aiohttp_hardened.telemetry import _names
 from aiohttp_hardened.timing._connection import loops, open_connections
 from aiohttp_hardened.timing._figures import figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from opentelemetry.metrics import CallbackOptions, Meter
 
-Observations = "Iterable[Observation]"
+    from aiohttp_hardened.telemetry._names import Metric
+    from aiohttp_hardened.timing._connection import ConnectionState
 
+Read = Callable[[], Iterable[tuple[float, dict[str, Any]]]]
+"""Yields each value with its attributes."""
 
-class Hosts(Protocol):
-    """Who limits the hosts."""
-
-    def host(self, address: str) -> str:
-        """Return a host under which to record."""
+Server = tuple[str, int | None]
+ActiveKey = tuple[str, str, int | None]
+"""Method, host and port."""
 
 
 class Observed:
@@ -33,78 +38,119 @@ class Observed:
 
     Args:
         meter: Where they are made.
-        hosts: Who limits the hosts.
+        server: Returns the host and port under which to record, within the limit of hosts.
     """
 
-    def __init__(self, meter: Meter, hosts: Hosts) -> None:
-        self.active: dict[tuple[str, str, int | None], int] = {}
-        """Requests under way, by method, host and port."""
-        self.dns_sources: dict[str, int] = dict.fromkeys(_names.DNS_SOURCES, 0)
-        self.syn_retransmits: dict[tuple[str, int | None], int] = {}
-        self._hosts = hosts
-        meter.create_observable_up_down_counter(
-            _names.METRIC_ACTIVE_REQUESTS, [self._active], "{request}", "Requests under way."
-        )
-        meter.create_observable_up_down_counter(
-            _names.METRIC_OPEN_CONNECTIONS, [self._connections], "{connection}", "Connections, active and idle."
-        )
-        meter.create_observable_counter(
-            _names.METRIC_DNS_CACHE_LOOKUPS, [self._dns], "{lookup}", "Names asked for, by where the answer came from."
-        )
-        meter.create_observable_counter(
-            _names.METRIC_SYN_RETRANSMITS, [self._retransmits], "{segment}", "SYN segments that were sent again."
-        )
-        for create, name, unit, description, read in _OF_THE_PROCESS:
-            getattr(meter, create)(name, [_callback(read)], unit, description)
+    def __init__(self, meter: Meter, server: Callable[[str, int | None], Server]) -> None:
+        self._server = server
+        self._reset()
+        reads: dict[str, Read] = {
+            _names.METRIC_ACTIVE_REQUESTS: self._active_requests,
+            _names.METRIC_OPEN_CONNECTIONS: self._open_connections,
+            _names.METRIC_DNS_CACHE_LOOKUPS: self._dns_cache_lookups,
+            _names.METRIC_SYN_RETRANSMITS: self._syn_retransmits,
+            **_OF_THE_PROCESS,
+        }
+        for metric in _names.METRICS:
+            if metric.kind != "histogram":
+                _create(meter, metric, reads[metric.name])
+        if hasattr(os, "register_at_fork"):
+            after_fork = weakref.WeakMethod(self._reset)
+            os.register_at_fork(after_in_child=lambda: (reset := after_fork()) and reset())
 
-    def _active(self, _: CallbackOptions) -> Iterable[Observation]:
-        for (method, host, port), count in self.active.copy().items():
-            yield Observation(count, {_names.HTTP_REQUEST_METHOD: method, **_server(host, port)})
+    def _reset(self) -> None:
+        """Start at 0; a forked child has none of its parent's requests, nor the threads that may hold the lock."""
+        # Several loops in several threads count here: ``+=`` on an item of a dict is not atomic.
+        self._lock = threading.Lock()
+        self._active: dict[ActiveKey, int] = {}
+        self._dns_sources: dict[str, int] = dict.fromkeys(_names.DNS_SOURCES, 0)
+        self._retransmits: dict[Server, int] = {}
 
-    def _connections(self, _: CallbackOptions) -> Iterable[Observation]:
-        counts: Counter[tuple[str, str, int | None]] = Counter()
+    def announce(self, server: Server) -> None:
+        """Let the counters of a server exist at 0."""
+        with self._lock:
+            self._retransmits.setdefault(server, 0)
+
+    def change_active(self, key: ActiveKey, by: int) -> None:
+        """Count a request that begins (1) or ends (-1)."""
+        with self._lock:
+            # A request that a fork cut off from its beginning is not counted below 0.
+            self._active[key] = max(0, self._active.get(key, 0) + by)
+
+    def count_dns(self, source: str) -> None:
+        """Count a name that was asked for."""
+        with self._lock:
+            if source in self._dns_sources:
+                self._dns_sources[source] += 1
+
+    def count_retransmits(self, server: Server, segments: int) -> None:
+        """Count SYN segments that were sent again."""
+        with self._lock:
+            self._retransmits[server] = self._retransmits.get(server, 0) + segments
+
+    def _active_requests(self) -> Iterable[tuple[float, dict[str, Any]]]:
+        for (method, host, port), count in self._active.copy().items():
+            yield count, {_names.HTTP_REQUEST_METHOD: method, **server_attributes(host, port)}
+
+    def _open_connections(self) -> Iterable[tuple[float, dict[str, Any]]]:
+        counts: Counter[tuple[ConnectionState, Server]] = Counter()
         for connection, state in open_connections():
-            counts[state, self._hosts.host(connection.server_address), connection.server_port] += 1
-        for (state, host, port), count in counts.items():
-            yield Observation(count, {_names.HTTP_CONNECTION_STATE: state, **_server(host, port)})
+            counts[state, self._server(connection.server_address, connection.server_port)] += 1
+        for (state, server), count in counts.items():
+            yield count, {_names.HTTP_CONNECTION_STATE: state, **server_attributes(*server)}
 
-    def _dns(self, _: CallbackOptions) -> Iterable[Observation]:
-        for source, count in self.dns_sources.items():
-            yield Observation(count, {_names.DNS_SOURCE: source})
+    def _dns_cache_lookups(self) -> Iterable[tuple[float, dict[str, Any]]]:
+        for source, count in self._dns_sources.copy().items():
+            yield count, {_names.DNS_SOURCE: source}
 
-    def _retransmits(self, _: CallbackOptions) -> Iterable[Observation]:
-        for (host, port), count in self.syn_retransmits.copy().items():
-            yield Observation(count, _server(host, port))
-
-
-def _server(host: str, port: int | None) -> dict[str, Any]:
-    if port is None or host == _names.OTHER:
-        return {_names.SERVER_ADDRESS: host}
-    return {_names.SERVER_ADDRESS: host, _names.SERVER_PORT: port}
+    def _syn_retransmits(self) -> Iterable[tuple[float, dict[str, Any]]]:
+        for server, count in self._retransmits.copy().items():
+            yield count, server_attributes(*server)
 
 
-def _callback(read: Callable[[], Iterable[Observation]]) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    return lambda _: read()
+def server_attributes(host: str, port: int | None) -> dict[str, Any]:
+    """Return the attributes of a server."""
+    attributes: dict[str, Any] = {_names.SERVER_ADDRESS: host}
+    if port is not None:
+        attributes[_names.SERVER_PORT] = port
+    return attributes
 
 
-def _telemetry_errors() -> Iterable[Observation]:
-    yield Observation(figures.telemetry_errors)
+def _create(meter: Meter, metric: Metric, read: Read) -> None:
+    create = {
+        "counter": meter.create_observable_counter,
+        "up_down_counter": meter.create_observable_up_down_counter,
+        "gauge": meter.create_observable_gauge,
+    }[metric.kind]
+
+    def observe(_: CallbackOptions) -> Iterable[Observation]:
+        try:
+            return [Observation(value, attributes) for value, attributes in read()]
+        except Exception:  # noqa: BLE001  (the reader would log a stack at each collection)
+            figures.count_telemetry_error()
+            return []
+
+    create(metric.name, [observe], metric.unit, metric.description)
 
 
-def _ssl_contexts() -> Iterable[Observation]:
-    yield Observation(figures.ssl_contexts)
+def _telemetry_errors() -> Iterable[tuple[float, dict[str, Any]]]:
+    yield figures.telemetry_errors, {}
 
 
-def _reloads() -> Iterable[Observation]:
+def _ssl_contexts() -> Iterable[tuple[float, dict[str, Any]]]:
+    yield figures.ssl_contexts, {}
+
+
+def _reloads() -> Iterable[tuple[float, dict[str, Any]]]:
     for (name, outcome), count in figures.tls_reloads.copy().items():
-        yield Observation(count, {_names.TLS_NAME: name, _names.OUTCOME: outcome})
+        yield count, {_names.TLS_NAME: name, _names.OUTCOME: outcome}
 
 
-def _not_after() -> Iterable[Observation]:
+def _not_after() -> Iterable[tuple[float, dict[str, Any]]]:
     for (name, role), ends in figures.own_not_after.copy().items():
-        yield Observation(ends, {_names.TLS_NAME: name, _names.TLS_ROLE: role})
+        yield ends, {_names.TLS_NAME: name, _names.TLS_ROLE: role}
     for address, ends in figures.peer_not_after.copy().items():
-        yield Observation(ends, {_names.SERVER_ADDRESS: address})
+        yield ends, {_names.SERVER_ADDRESS: address}
 
 
 def _executors() -> Iterable[tuple[int, int]]:
@@ -114,33 +160,32 @@ def _executors() -> Iterable[tuple[int, int]]:
     """
     for loop in loops():
         executor: Any = getattr(loop, "_default_executor", None)
-        threads, idle, queue = (getattr(executor, name, None) for name in ("_threads", "_idle_semaphore", "_work_queue"))
+        threads, idle, queue = (
+            getattr(executor, name, None) for name in ("_threads", "_idle_semaphore", "_work_queue")
+        )
         if threads is not None and idle is not None and queue is not None:
             yield max(0, len(threads) - idle._value), queue.qsize()  # noqa: SLF001  (there is no public way)
         elif executor is None and hasattr(loop, "_default_executor"):
             yield 0, 0
 
 
-def _busy() -> Iterable[Observation]:
+def _busy() -> Iterable[tuple[float, dict[str, Any]]]:
     found = list(_executors())
     if found:
-        yield Observation(sum(busy for busy, _ in found))
+        yield sum(busy for busy, _ in found), {}
 
 
-def _queued() -> Iterable[Observation]:
+def _queued() -> Iterable[tuple[float, dict[str, Any]]]:
     found = list(_executors())
     if found:
-        yield Observation(sum(queued for _, queued in found))
+        yield sum(queued for _, queued in found), {}
 
 
-_COUNTER: Final = "create_observable_counter"
-_GAUGE: Final = "create_observable_gauge"
-
-_OF_THE_PROCESS: Final = (
-    (_COUNTER, _names.METRIC_TELEMETRY_ERRORS, "{error}", "Contained failures of hooks.", _telemetry_errors),
-    (_COUNTER, _names.METRIC_RELOADS, "{reload}", "Reloads of trust decisions, by outcome.", _reloads),
-    (_GAUGE, _names.METRIC_NOT_AFTER, "s", "End of certificates, own and peers', as unix time.", _not_after),
-    (_GAUGE, _names.METRIC_SSL_CONTEXTS, "{context}", "Live SSL contexts.", _ssl_contexts),
-    (_GAUGE, _names.METRIC_EXECUTOR_BUSY, "{thread}", "Threads of default executors that work.", _busy),
-    (_GAUGE, _names.METRIC_EXECUTOR_QUEUED, "{job}", "Jobs that wait for a thread of a default executor.", _queued),
-)
+_OF_THE_PROCESS: Final[dict[str, Read]] = {
+    _names.METRIC_TELEMETRY_ERRORS: _telemetry_errors,
+    _names.METRIC_RELOADS: _reloads,
+    _names.METRIC_NOT_AFTER: _not_after,
+    _names.METRIC_SSL_CONTEXTS: _ssl_contexts,
+    _names.METRIC_EXECUTOR_BUSY: _busy,
+    _names.METRIC_EXECUTOR_QUEUED: _queued,
+}

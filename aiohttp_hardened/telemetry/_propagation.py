@@ -37,27 +37,41 @@ def propagate_trace(attempt: Attempt, context: Context, propagate_to: tuple[str,
     """
     headers = attempt.headers
     state = attempt.request.state
-    propagator = propagate.get_global_textmap()
-    fields = _fields(propagator)
+    fields = _fields(propagate.get_global_textmap())
     present = tuple(map(headers.get, fields))
-    if any(present):
-        if present != state.get(_INJECTED):
-            return
-        for field in fields:
-            headers.popall(field, None)
+    if present.count(None) != len(present) and not _take_back(headers, fields, present, state.get(_INJECTED)):
+        return
     if attempt.cross_origin or (propagate_to is not None and not is_allowed(attempt.server_address, propagate_to)):
         return
     if _BAGGAGE in headers:
-        _inject_beside_baggage(propagator, headers, context)
+        _inject_beside_baggage(headers, context)
+        baggage = None
     else:
-        propagator.inject(headers, context)
-    state[_INJECTED] = tuple(map(headers.get, fields))
+        propagate.inject(headers, context)
+        baggage = headers.get(_BAGGAGE)
+    state[_INJECTED] = (tuple(map(headers.get, fields)), baggage)
 
 
-def _inject_beside_baggage(propagator: TextMapPropagator, headers: CIMultiDict[str], context: Context) -> None:
+def _take_back(
+    headers: CIMultiDict[str],
+    fields: tuple[istr, ...],
+    present: tuple[str | None, ...],
+    injected: tuple[tuple[str | None, ...], str | None] | None,
+) -> bool:
+    """Remove what an earlier attempt of the same request injected; ``False``: it is somebody else's."""
+    if injected is None or present != injected[0]:
+        return False
+    for field in fields:
+        headers.popall(field, None)
+    if injected[1] is not None and headers.get(_BAGGAGE) == injected[1]:
+        del headers[_BAGGAGE]
+    return True
+
+
+def _inject_beside_baggage(headers: CIMultiDict[str], context: Context) -> None:
     """Add our baggage to the caller's in one header; of a key in both, theirs counts."""
     carrier: dict[str, str] = {}
-    propagator.inject(carrier, context)
+    propagate.inject(carrier, context)
     ours = carrier.pop("baggage", "")
     headers.update(carrier)
     members = [member for value in headers.getall(_BAGGAGE) for member in value.split(",")]
@@ -81,4 +95,5 @@ def _fields(propagator: TextMapPropagator) -> tuple[istr, ...]:
 @lru_cache(maxsize=512)
 def is_allowed(host: str, hosts: tuple[str, ...]) -> bool:
     """Say whether a host is among names and suffixes."""
-    return any(host == each or (each.startswith(".") and host.endswith(each)) for each in hosts)
+    names = [each.lower() for each in hosts]
+    return any(host == each or (each.startswith(".") and host.endswith(each)) for each in names)

@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def hardened_ca() -> Generator[testing.ThrowawayCA]:
+def throwaway_ca() -> Generator[testing.ThrowawayCA]:
     """Give a certificate authority for the whole session."""
     with testing.throwaway_ca() as ca:
         yield ca
 
 
 @pytest.fixture(scope="session")
-def hardened_certificate(hardened_ca: testing.ThrowawayCA) -> testing.CertificateFiles:
-    """Give a certificate of `hardened_ca` for ``x.test``, ``localhost``, ``127.0.0.1`` and ``::1``."""
-    return hardened_ca.issue("x.test", "localhost", "127.0.0.1", "::1")
+def loopback_certificate(throwaway_ca: testing.ThrowawayCA) -> testing.CertificateFiles:
+    """Give a certificate of `throwaway_ca` for ``x.test``, ``localhost``, ``127.0.0.1`` and ``::1``."""
+    return throwaway_ca.issue("x.test", "localhost", "127.0.0.1", "::1")
 
 
 @pytest.fixture
-def hardened_recorder() -> Generator[testing.PhaseRecorder]:
+def phase_recorder() -> Generator[testing.PhaseRecorder]:
     """Give a recorder whose invariants are checked when the test is over."""
     recorder = testing.PhaseRecorder()
     yield recorder
@@ -42,42 +42,42 @@ def hardened_recorder() -> Generator[testing.PhaseRecorder]:
 
 
 @pytest.fixture
-def hardened_name_server() -> Generator[testing.FakeNameServer]:
+def fake_name_server() -> Generator[testing.FakeNameServer]:
     """Give a name server that answers as it is told."""
     with testing.FakeNameServer() as names:
         yield names
 
 
 @pytest.fixture
-def hardened_dead_address() -> Generator[testing.Address]:
+def dead_address() -> Generator[testing.Address]:
     """Give an address that drops every SYN."""
     with testing.dead_address() as address:
         yield address
 
 
 @pytest.fixture
-def hardened_refusing_address() -> Generator[testing.Address]:
+def refusing_address() -> Generator[testing.Address]:
     """Give an address that refuses connections."""
     with testing.refusing_address() as address:
         yield address
 
 
 @pytest.fixture
-def hardened_stalled_tls() -> Generator[testing.Address]:
+def stalled_tls() -> Generator[testing.Address]:
     """Give an address that takes connections and never says a byte."""
     with testing.stalled_tls() as address:
         yield address
 
 
 @pytest.fixture(scope="session")
-def hardened_http_proxy() -> Generator[str]:
+def http_proxy() -> Generator[str]:
     """Give the URL of a real http proxy (needs proxy.py) that runs for the whole session."""
     with testing.http_proxy() as url:
         yield url
 
 
 @pytest.fixture(scope="session")
-def hardened_https_proxy(hardened_certificate: testing.CertificateFiles) -> Generator[str]:
-    """Give the URL of a real https proxy (needs proxy.py) that `hardened_ca` vouches for."""
-    with testing.http_proxy(hardened_certificate) as url:
+def https_proxy(loopback_certificate: testing.CertificateFiles) -> Generator[str]:
+    """Give the URL of a real https proxy (needs proxy.py) that `throwaway_ca` vouches for."""
+    with testing.http_proxy(loopback_certificate) as url:
         yield url

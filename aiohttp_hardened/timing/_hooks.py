@@ -39,6 +39,15 @@ class Hooks:
         self._cache_hits: tuple[Callable[[Attempt], None], ...] = self._having("on_dns_cache_hit")
         self._closed: tuple[Callable[[Connection], None], ...] = self._having("on_connection_closed")
 
+        self._without: dict[PhaseHook, Hooks] = {}
+
+    def without(self, hook: PhaseHook) -> Hooks:
+        """Return these hooks but one; the same object each time."""
+        fewer = self._without.get(hook)
+        if fewer is None:
+            fewer = self._without[hook] = Hooks(each for each in self.all if each is not hook)
+        return fewer
+
     def _having(self, name: str) -> tuple[Callable[..., None], ...]:
         methods = (getattr(hook, name, None) for hook in self.all)
         return tuple(method for method in methods if method is not None)

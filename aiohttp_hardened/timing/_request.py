@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from aiohttp_hardened.timing._connection import Connection
     from aiohttp_hardened.timing._hooks import Hooks
     from aiohttp_hardened.timing._open_phase import OpenPhase
+    from aiohttp_hardened.timing._phase import PhaseHook
     from aiohttp_hardened.timing._tcp import Race
 
 _request_ids: Final = itertools.count(1)
@@ -206,6 +207,10 @@ class Attempt(Connecting):
         tag(exc, phase)
         self.failure = (phase, note)
 
+    def ignore(self, hook: PhaseHook) -> None:
+        """Spare a hook the rest of this attempt; to be called by it in ``on_request_start``."""
+        self.hooks = self.hooks.without(hook)
+
     def explain(self, exc: BaseException) -> None:
         """Add what is known to the exception that the caller gets."""
         if self.failure is None or isinstance(exc, asyncio.CancelledError):
@@ -216,8 +221,11 @@ class Attempt(Connecting):
             add_note_once(exc, note)
 
     def head_read(self, code: int, version: HttpVersion, headers: Mapping[str, str]) -> int:
-        """End the request phase; return the clock at its end."""
+        """End the request phase; return the clock at its end, 0 where nobody listens."""
         self.status_code = code
+        if not self.hooks:
+            self.finished = True
+            return 0
         now = clock()
         self._finish(
             str(code) if code >= _FIRST_ERROR else None,
@@ -233,7 +241,7 @@ class Attempt(Connecting):
         if self.finished or (code < _FIRST_FINAL and code != _SWITCHING_PROTOCOLS):
             return
         now = self.head_read(code, message.version, message.headers)
-        if body is not None and code != _SWITCHING_PROTOCOLS:
+        if body is not None and code != _SWITCHING_PROTOCOLS and self.hooks:
             self._body = Body(self, body, now)
 
     def released(self) -> None:
@@ -288,6 +296,8 @@ class Attempt(Connecting):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.finished = True
+        if not self.hooks:
+            return
         attributes: dict[str, Any] = {}
         if self.connection is not None and self.connection.peer_address is not None:
             attributes[_keys.NETWORK_PEER_ADDRESS] = self.connection.peer_address

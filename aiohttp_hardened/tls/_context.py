@@ -119,9 +119,7 @@ class SharedSSLContext(ssl.SSLContext):
     ) -> ssl.SSLObject:
         """Make an SSL object with the current context; a trailing dot is not part of a certificate's name."""
         published = self._published
-        ssl_object: Any = published.inner.wrap_bio(
-            incoming, outgoing, server_side, _sni(server_hostname), session
-        )
+        ssl_object: Any = published.inner.wrap_bio(incoming, outgoing, server_side, _sni(server_hostname), session)
         ssl_object.bind(self, published.generation)
         return ssl_object  # type: ignore[no-any-return]
 

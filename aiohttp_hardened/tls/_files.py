@@ -18,9 +18,7 @@ from aiohttp_hardened.exceptions import CertificateReloadError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_CERTIFICATE: Final = re.compile(
-    rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL
-)
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _MOST_HANDSHAKE_STEPS: Final = 20
 
 
@@ -47,7 +45,9 @@ class KeyPair:
         with as_path(self.certificate) as certificate, as_path(self.key) as key:
             try:
                 # Without a password callback OpenSSL would ask on the terminal.
-                context.load_cert_chain(certificate or "", key, self.password if self.password is not None else _no_password)
+                context.load_cert_chain(
+                    certificate or "", key, self.password if self.password is not None else _no_password
+                )
             except (ssl.SSLError, ValueError) as exc:
                 raise CertificateReloadError(openssl_reason(exc)) from exc
 
