@@ -339,7 +339,7 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):
         if self._use_dns_cache and key in self._cached_hosts and not self._cached_hosts.expired(key):
             attempt.hooks.dns_cache_hit(attempt)
             return await super()._resolve_host(host, port, traces)
-        lookup = Lookup(attempt, host, coalesced=self._use_dns_cache and key in self._throttle_dns_futures)
+        lookup = Lookup(attempt, host, port, coalesced=self._use_dns_cache and key in self._throttle_dns_futures)
         outer = current_lookup.get()
         current_lookup.set(lookup)
         try:

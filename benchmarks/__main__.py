@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-NAMES = ("overhead", "failures")
+NAMES = ("overhead", "failures", "handshakes")
 
 
 def machine() -> dict[str, Any]:

@@ -48,6 +48,8 @@ PERMANENT_THREADS: Final = {
 LINGERING_TIMERS: Final = {
     "Channel.close": "a c-ares channel lingers for a second after its last session, for the next one",
 }
+SECONDS_FOR_A_TEST: Final = 55.0
+"""Unless it has a ``timeout`` marker; a little less than pytest-timeout's own."""
 SECONDS_FOR_TASKS: Final = 0.5
 """Callbacks of a transport that was just closed may need a few turns of the loop."""
 SECONDS_FOR_THREADS: Final = 3.0
@@ -98,8 +100,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    _run_on_loop(pyfuncitem.obj(**arguments), LOOPS[pyfuncitem.funcargs["loop_name"]])
+    marker = pyfuncitem.get_closest_marker("timeout")
+    seconds = marker.args[0] if marker else SECONDS_FOR_A_TEST
+    _run_on_loop(_limited(pyfuncitem.obj(**arguments), seconds), LOOPS[pyfuncitem.funcargs["loop_name"]])
     return True
+
+
+async def _limited(test: Coroutine[Any, Any, None], seconds: float) -> None:
+    """End a test that hangs: pytest-timeout's signal cannot interrupt an idle uvloop."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            await test
+    except TimeoutError:
+        if limit.expired():
+            pytest.fail(f"not over after {seconds:.0f} s")
+        raise
 
 
 def _run_on_loop(test: Coroutine[Any, Any, None], loop_factory: LoopFactory) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import datetime
+import datetime as dt
 import pickle
 from typing import TYPE_CHECKING
 
@@ -93,7 +93,7 @@ def test_notes_survive_pickle(error: Exception) -> None:
 
 def test_a_reload_result_is_a_value() -> None:
     """Equal results are equal, hash equally, and survive pickle."""
-    end = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
+    end = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
     result = ReloadResult("applied", not_after=end)
     assert ReloadResult("applied", None, end) == result
     assert pickle.loads(pickle.dumps(result)) == result

@@ -5,9 +5,9 @@ made for the first that asks and lingers for a moment after the last one left: s
 that build a session per request would otherwise make a channel per request.
 
 Private names that it touches, in ``Channel._aiodns`` and below it:
-``aiohttp.AsyncResolver._resolver`` and ``aiodns.DNSResolver._channel``. They empty
-c-ares' own query cache and give up queries that nobody waits for, neither of which has a
-public way.
+``aiohttp.AsyncResolver._resolver`` and ``aiodns.DNSResolver._channel``. Without them
+c-ares' own query cache cannot be emptied, and neither a query that nobody waits for nor a
+channel with such queries can be ended at once.
 """
 
 from __future__ import annotations
@@ -121,10 +121,11 @@ class Channel:
         self._resolver: AsyncResolver | None = self._make_resolver(loop)
 
     def _make_resolver(self, loop: asyncio.AbstractEventLoop) -> AsyncResolver:
-        options: dict[str, Any] = {"nameservers": list(self._servers)} if self._servers else {}
         mortal = cast("asyncio.AbstractEventLoop", _MortalLoop(loop))
+        # What stands behind the first one goes on to ``aiodns.DNSResolver(nameservers, loop, ...)``.
+        options = (list(self._servers) or None, mortal)
         try:
-            return AsyncResolver(mortal, timeout=SECONDS_FOR_FIRST_TRY, tries=TRIES, **options)
+            return AsyncResolver(mortal, *options, timeout=SECONDS_FOR_FIRST_TRY, tries=TRIES)
         except RuntimeError as exc:
             raise SettingsError(
                 f'dns.resolver="aiodns" needs the package aiodns ({exc}); install it, or choose resolver="system"'
@@ -183,12 +184,13 @@ class Channel:
     def release(self) -> None:
         """Count one user less, from any thread; after the last one the channel lingers, and is closed."""
         loop = self._loop()
-        try:
-            if loop is not None and not loop.is_closed():
-                loop.call_soon_threadsafe(self._leave)
-        except RuntimeError:
-            # Closed at this very moment: whoever held the channel is gone, and it goes too.
+        if loop is None or loop.is_closed():
+            self.close()
             return
+        try:
+            loop.call_soon_threadsafe(self._leave)
+        except RuntimeError:  # it was closed at this very moment
+            self.close()
 
     def _leave(self) -> None:
         self._users -= 1
@@ -200,10 +202,17 @@ class Channel:
         self._closing = loop.call_later(SECONDS_TO_LINGER, self.close)
 
     def close(self) -> None:
-        """Destroy the channel; to drop aiodns' resolver is what does it (``DNSResolver.__del__``)."""
+        """Destroy the channel; pycares does it on a thread of its own, which ends what is under way."""
         self._closing = None
-        self._resolver = None
-        self._hosts_file = None
+        if self._resolver is not None:
+            self._aiodns._channel.close()  # noqa: SLF001  (see the module's docstring)
+            self._resolver = None
+            self._hosts_file = None
+
+    def __del__(self) -> None:
+        """Destroy the channel of a loop that was closed before it had lingered for long enough."""
+        if getattr(self, "_resolver", None) is not None:
+            self.close()
 
     def flush(self, host: str) -> bool:
         """Empty c-ares' own query cache, at most once per second and name.

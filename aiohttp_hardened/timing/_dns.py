@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, Literal
 
 from aiohttp_hardened.timing import _keys
+from aiohttp_hardened.timing._host import normalise_host
 from aiohttp_hardened.timing._phase import Phase
 
 if TYPE_CHECKING:
@@ -33,15 +34,16 @@ class Lookup:
 
     Args:
         attempt: Who waits.
-        host: The name as it is asked.
+        host: The name as it is asked; a proxy's, when it is one that is connected to.
+        port: Its port.
         coalesced: Somebody else's lookup is waited for.
     """
 
-    def __init__(self, attempt: Attempt, host: str, *, coalesced: bool) -> None:
+    def __init__(self, attempt: Attempt, host: str, port: int, *, coalesced: bool) -> None:
         self.source: Source = "coalesced" if coalesced else "lookup"
         self._attempt = attempt
         self._host = host
-        self._phase: OpenPhase = attempt.enter(Phase.DNS)
+        self._phase: OpenPhase = attempt.enter(Phase.DNS, normalise_host(host), port)
         self._phase.attributes[_keys.DNS_QUESTION_NAME] = host
         self._waited_for = True
         self._cut = False

@@ -46,6 +46,10 @@ def create_ssl_context(tls: TLSSettings) -> SharedSSLContext:
     if found is not None:
         return found
     with _lock:
+        # Again, for it may have been finished since: two contexts of one decision would share no tickets.
+        found = _contexts.get(tls)
+        if found is not None:
+            return found
         future = _building.get(tls)
         mine = future is None
         if future is None:
@@ -71,6 +75,9 @@ async def context_ready(tls: TLSSettings) -> SharedSSLContext:
     if found is not None:
         return found
     with _lock:
+        found = _contexts.get(tls)
+        if found is not None:
+            return found
         future = _building.get(tls)
         if future is None:
             future = _begin(tls)

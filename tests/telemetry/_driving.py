@@ -165,6 +165,10 @@ class Driven:
         metric = self.metrics().get(name)
         return [] if metric is None else list(metric.data.data_points)
 
+    def point_of(self, name: str, **attributes: Any) -> Any:
+        (point,) = [each for each in self.points(name) if attributes.items() <= dict(each.attributes).items()]
+        return point
+
     def point(self, name: str) -> Any:
         (point,) = self.points(name)
         return point

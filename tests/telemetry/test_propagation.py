@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from multidict import CIMultiDict
 from opentelemetry import baggage, context, propagate, trace
+from opentelemetry.propagators.textmap import TextMapPropagator, default_getter, default_setter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.trace import format_span_id, format_trace_id
+from opentelemetry.trace import TraceFlags, format_span_id, format_trace_id
 from tests.telemetry._driving import Driven, driven
 
 from aiohttp_hardened import TelemetrySettings
@@ -16,6 +17,20 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import ReadableSpan
+
+class Letter(TextMapPropagator):
+    """Write one header of its own."""
+
+    def inject(self, carrier: Any, context: Any = None, setter: Any = default_setter) -> None:
+        setter.set(carrier, "x-letter", f"{trace.get_current_span(context).get_span_context().span_id:x}")
+
+    def extract(self, carrier: Any, context: Any = None, getter: Any = default_getter) -> Context:
+        raise NotImplementedError
+
+    @property
+    def fields(self) -> set[str]:
+        return {"X-Letter"}
+
 
 THEIRS = "00-11111111111111111111111111111111-2222222222222222-01"
 
@@ -30,7 +45,8 @@ def with_baggage() -> Iterator[Context]:
 
 def traceparent(span: ReadableSpan) -> str:
     assert span.context is not None
-    return f"00-{format_trace_id(span.context.trace_id)}-{format_span_id(span.context.span_id)}-01"
+    ids = f"{format_trace_id(span.context.trace_id)}-{format_span_id(span.context.span_id)}"
+    return f"00-{ids}-{span.context.trace_flags:02x}"
 
 
 def test_the_request_span_is_injected(hooked: Driven) -> None:
@@ -157,7 +173,8 @@ def test_baggage_does_not_cross_origins(hooked: Driven, with_baggage: Context) -
 def test_an_unsampled_trace_propagates() -> None:
     """The server learns that the trace is not sampled."""
     with driven(sampler=ALWAYS_OFF) as hooked:
-        assert hooked.begin().headers["traceparent"].endswith("-00")
+        flags = int(hooked.begin().headers["traceparent"][-2:], 16)
+        assert not flags & TraceFlags.SAMPLED
 
 
 def test_the_current_span_is_injected_where_we_make_none() -> None:
@@ -168,21 +185,18 @@ def test_the_current_span_is_injected_where_we_make_none() -> None:
         assert attempt.headers["traceparent"] == traceparent(hooked.span("caller"))
 
 
-def test_another_propagator_is_respected(hooked: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def letter_propagator() -> Iterator[None]:
+    """The application's global propagator is one of its own."""
+    before = propagate.get_global_textmap()
+    propagate.set_global_textmap(Letter())
+    yield
+    propagate.set_global_textmap(before)
+
+
+def test_another_propagator_is_respected(hooked: Driven, letter_propagator: None) -> None:
     """The headers of whatever propagator is global are injected, and are the caller's when set."""
 
-    class Letter(propagate.textmap.TextMapPropagator):
-        def inject(self, carrier, context=None, setter=propagate.textmap.default_setter) -> None:  # noqa: ANN001
-            setter.set(carrier, "x-letter", f"{trace.get_current_span(context).get_span_context().span_id:x}")
-
-        def extract(self, carrier, context=None, getter=propagate.textmap.default_getter):  # noqa: ANN001, ANN202
-            raise NotImplementedError
-
-        @property
-        def fields(self) -> set[str]:
-            return {"X-Letter"}
-
-    monkeypatch.setattr(propagate, "propagator", Letter())
     timing = hooked.timing()
     attempt = hooked.begin(timing=timing)
     assert list(attempt.headers) == ["x-letter"]

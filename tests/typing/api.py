@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import datetime as dt
 import ssl
-from typing import TYPE_CHECKING, assert_type
+from typing import Literal, assert_type
 
 import aiohttp
-from aiohttp import web
 
 import aiohttp_hardened
 from aiohttp_hardened import (
@@ -23,6 +22,7 @@ from aiohttp_hardened import (
     create_ssl_context,
     create_trace_config,
     failed_phase,
+    reload_tls,
 )
 from aiohttp_hardened.exceptions import (
     CertificateReloadError,
@@ -35,12 +35,7 @@ from aiohttp_hardened.exceptions import (
     UnverifiedRequestError,
 )
 from aiohttp_hardened.telemetry import MetricHook, SpanHook, setup
-from aiohttp_hardened.timing import Phase, PhaseHook, PhaseRecord, RequestRecord
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from aiohttp_hardened.timing import Attempt
+from aiohttp_hardened.timing import Attempt, Phase, PhaseHook, PhaseRecord, RequestRecord
 
 SETTINGS = Settings(
     timeouts=TimeoutSettings(total=60, queue=None, dns=2.5, tcp=2, tls=2, connect=5, read=None),
@@ -165,10 +160,13 @@ def wrong_settings() -> None:
 
 def providers() -> None:
     setup()
+    setup(**{"service.name": "orders"})
 
 
-def rest(error: CertificateReloadError, result: ReloadResult) -> None:
+def reloading(error: CertificateReloadError, result: ReloadResult) -> None:
     own: HardenedError = error
     print(own, aiohttp_hardened.__version__)
+    assert_type(reload_tls(SETTINGS.tls), ReloadResult)
+    assert_type(result.outcome, Literal["applied", "unchanged", "rejected"])
     assert_type(result.reason, str | None)
-    assert_type(result.not_after, "datetime | None")
+    assert_type(result.not_after, dt.datetime | None)
