@@ -62,6 +62,7 @@ class MetricHook:
         """Count an active request."""
         context = get_current()
         if decide(attempt, self._environment, context) is not Decision.TOLD:
+            attempt.ignore(self)
             return
         if attempt.context is None:
             attempt.context = context

@@ -84,6 +84,7 @@ class SpanHook:
         if decision is not Decision.TOLD:
             if decision is Decision.SUPPRESSED:
                 propagate_trace(attempt, context, settings.propagate_to)
+            attempt.ignore(self)
             return
         if settings.request_spans == "never" or (settings.request_spans == "auto" and attempt.request.traced_elsewhere):
             self._follow(attempt, context)
@@ -93,6 +94,8 @@ class SpanHook:
             attempt.context = context = trace.set_span_in_context(span, context)
             if span.is_recording():
                 attempt.state[self] = _Trace(span, context, span.get_span_context())
+            else:
+                attempt.ignore(self)
         propagate_trace(attempt, context, settings.propagate_to)
 
     def _follow(self, attempt: Attempt, context: Context) -> None:
@@ -103,6 +106,8 @@ class SpanHook:
         # A remote parent is not recording here, but may be sampled.
         if span.is_recording() or (span_context.is_valid and span_context.trace_flags.sampled):
             attempt.state[self] = _Trace(None, context, span_context)
+        else:
+            attempt.ignore(self)
 
     def _describe(self, attempt: Attempt) -> tuple[str, dict[str, Any]]:
         """Return a request span's name, and the attributes that samplers and processors see at its start."""

@@ -282,8 +282,9 @@ def test_exemplars_carry_the_requests_trace(hooked: Driven) -> None:
     hooked.answer(attempt)
     span = hooked.span("GET")
     assert span.context is not None
+    collected = hooked.metrics()
     for name in (REQUEST, "aiohttp.client.tcp_connect.duration"):
-        (exemplar,) = hooked.point(name).exemplars
+        ((exemplar,),) = [point.exemplars for point in collected[name].data.data_points]
         assert (exemplar.trace_id, exemplar.span_id) == (span.context.trace_id, span.context.span_id)
 
 
