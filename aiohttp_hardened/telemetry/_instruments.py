@@ -42,7 +42,7 @@ class Instruments:
         self._max_hosts: int | None = None
         self._hosts: set[str] = set()
         self._servers: set[tuple[str, int | None]] = set()
-        self.observed = Observed(meter, self.server)
+        self.observed = Observed(meter, self.host, self.server)
 
     def limit_hosts(self, max_hosts: int) -> None:
         """Limit the distinct hosts; the first call holds."""

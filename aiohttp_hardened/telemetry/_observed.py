@@ -38,10 +38,12 @@ class Observed:
 
     Args:
         meter: Where they are made.
-        server: Returns the host and port under which to record, within the limit of hosts.
+        host: Returns the host under which to record, within the limit of hosts.
+        server: Returns the host and port under which to record.
     """
 
-    def __init__(self, meter: Meter, server: Callable[[str, int | None], Server]) -> None:
+    def __init__(self, meter: Meter, host: Callable[[str], str], server: Callable[[str, int | None], Server]) -> None:
+        self._host = host
         self._server = server
         self._reset()
         reads: dict[str, Read] = {
@@ -49,6 +51,7 @@ class Observed:
             _names.METRIC_OPEN_CONNECTIONS: self._open_connections,
             _names.METRIC_DNS_CACHE_LOOKUPS: self._dns_cache_lookups,
             _names.METRIC_SYN_RETRANSMITS: self._syn_retransmits,
+            _names.METRIC_NOT_AFTER: self._not_after,
             **_OF_THE_PROCESS,
         }
         for metric in _names.METRICS:
@@ -107,6 +110,16 @@ class Observed:
         for server, count in self._retransmits.copy().items():
             yield count, server_attributes(*server)
 
+    def _not_after(self) -> Iterable[tuple[float, dict[str, Any]]]:
+        for (name, role), ends in figures.own_not_after.copy().items():
+            yield ends, {_names.TLS_NAME: name, _names.TLS_ROLE: role}
+        first_to_end: dict[str, float] = {}
+        for address, ends in figures.peer_not_after.copy().items():
+            host = self._host(address)
+            first_to_end[host] = min(ends, first_to_end.get(host, ends))
+        for host, ends in first_to_end.items():
+            yield ends, {_names.SERVER_ADDRESS: host}
+
 
 def server_attributes(host: str, port: int | None) -> dict[str, Any]:
     """Return the attributes of a server."""
@@ -146,13 +159,6 @@ def _reloads() -> Iterable[tuple[float, dict[str, Any]]]:
         yield count, {_names.TLS_NAME: name, _names.OUTCOME: outcome}
 
 
-def _not_after() -> Iterable[tuple[float, dict[str, Any]]]:
-    for (name, role), ends in figures.own_not_after.copy().items():
-        yield ends, {_names.TLS_NAME: name, _names.TLS_ROLE: role}
-    for address, ends in figures.peer_not_after.copy().items():
-        yield ends, {_names.SERVER_ADDRESS: address}
-
-
 def _executors() -> Iterable[tuple[int, int]]:
     """Yield busy threads and waiting jobs of each loop's default executor.
 
@@ -184,7 +190,6 @@ def _queued() -> Iterable[tuple[float, dict[str, Any]]]:
 _OF_THE_PROCESS: Final[dict[str, Read]] = {
     _names.METRIC_TELEMETRY_ERRORS: _telemetry_errors,
     _names.METRIC_RELOADS: _reloads,
-    _names.METRIC_NOT_AFTER: _not_after,
     _names.METRIC_SSL_CONTEXTS: _ssl_contexts,
     _names.METRIC_EXECUTOR_BUSY: _busy,
     _names.METRIC_EXECUTOR_QUEUED: _queued,

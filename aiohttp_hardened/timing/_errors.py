@@ -189,6 +189,8 @@ def _tls_word(exc: BaseException, *, server_answered: bool) -> str:
     for each in errors:
         if isinstance(each, ssl.SSLCertVerificationError):
             return _VERIFY_WORDS.get(each.verify_code, "certificate_verification_failed")
+        if isinstance(each, aiohttp.ServerFingerprintMismatch):
+            return "certificate_verification_failed"
     for each in errors:
         if isinstance(each, ssl.SSLError) and (word := _reason_word(each.reason, server_answered=server_answered)):
             return word

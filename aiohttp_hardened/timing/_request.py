@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import HttpVersion11
+from aiohttp import HttpVersion11, ServerFingerprintMismatch
 
 from aiohttp_hardened.exceptions import PhaseTimeoutError, UnverifiedRequestError
 from aiohttp_hardened.timing import _keys
@@ -173,6 +173,9 @@ class Attempt(Connecting):
         if self._setup is not None and self._setup.end is None:
             self._setup.end = now
             self._setup.exc = exc
+        if isinstance(exc, ServerFingerprintMismatch) and (handshake := self._ended(Phase.TLS)) is not None:
+            # aiohttp looks at a pinned certificate when the handshake is over.
+            handshake.exc = exc
         cut = self._cut_phase()
         phase = cut.phase if cut is not None else (Phase.SETUP if self._setup is not None else Phase.REQUEST)
         limited = isinstance(exc, TimeoutError) or self.timer_fired()

@@ -145,6 +145,26 @@ class Started(SpanProcessor):
         self.ended.append(span)
 
 
+class Connections:
+    """A hook that counts connections which were made, and which are gone."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.gone = 0
+
+    def __call__(self, record: PhaseRecord) -> None:
+        self.made += record.phase is Phase.SETUP and record.error_type is None and not record.cancelled
+
+    def on_connection_closed(self, connection: object) -> None:
+        self.gone += 1
+
+    async def all_gone(self) -> None:
+        """Wait for the loss of every connection: TLS says goodbye first, and a session does not wait for that."""
+        async with asyncio.timeout(SECONDS_TO_SETTLE):
+            while self.gone < self.made:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+
 class Ending:
     """Sessions that are watched by everything there is, and what they need on loopback."""
 
@@ -156,6 +176,7 @@ class Ending:
         self.proxies: dict[str, str] = {}
         self.settings = Settings(timeouts=SHORT, tls=TLSSettings(trust="none", ca_files=(str(ca.ca_file),)))
         self.recorder = PhaseRecorder()
+        self._connections = Connections()
         self._watch = Started()
         self._tracers = TracerProvider(shutdown_on_exit=False)
         self._tracers.add_span_processor(self._watch)
@@ -163,6 +184,7 @@ class Ending:
         self._meters = MeterProvider([self._reader], shutdown_on_exit=False)
         self.hooks: list[Any] = [
             self.recorder,
+            self._connections,
             SpanHook(tracer_provider=self._tracers),
             MetricHook(meter_provider=self._meters),
         ]
@@ -195,6 +217,7 @@ class Ending:
             except (aiohttp.ClientError, TimeoutError) as raised:
                 exc = raised
             assert caller is trace.get_current_span()
+            await self._connections.all_gone()
         assert self.tree(caller) == row.tree, f"\n{self.tree(caller)}\n\nrecords:\n{self.recorder.describe()}"
         self._compare_exception(row, exc)
         self.recorder.check_invariants()
@@ -270,10 +293,8 @@ class Ending:
                 and (phase is not Phase.DNS or span.attributes.get("aiohttp.client.dns.source") in LOOKUPS_THAT_COUNT)
             )
             assert expected == seen, metric
-        made = sum(each.name == SPAN_OF[Phase.SETUP] and "error.type" not in each.attributes for each in spans)
-        cancelled = sum(each.name == SPAN_OF[Phase.SETUP] and _is_cancelled(each) for each in spans)
         lives = sum(point.count for point in points.get("http.client.connection.duration", ()))
-        assert made - cancelled == lives
+        assert self._connections.made == self._connections.gone == lives
         assert {0} >= {point.value for point in points.get("http.client.active_requests", ())}
         sources = Counter(each.attributes.get("aiohttp.client.dns.source") for each in spans)
         for point in points["aiohttp.client.dns_cache.lookups"]:

@@ -3,10 +3,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.telemetry._driving import driven
 
 from aiohttp_hardened.telemetry._environment import VARIABLES
 from aiohttp_hardened.timing._figures import figures
+from tests.telemetry._driving import driven
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

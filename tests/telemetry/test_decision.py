@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from opentelemetry import context
 from opentelemetry.instrumentation.utils import suppress_http_instrumentation, suppress_instrumentation
-from tests.telemetry._driving import Driven, driven
 
 from aiohttp_hardened import Phase
+from tests.telemetry._driving import Driven, driven
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ PER_REQUEST = ("http.client.request.duration", "aiohttp.client.connection_setup.
 
 @contextmanager
 def plain_key() -> Iterator[None]:
-    token = context.attach(context.set_value("suppress_instrumentation", True))  # noqa: FBT003
+    token = context.attach(context.set_value("suppress_instrumentation", True))
     yield
     context.detach(token)
 
@@ -48,9 +48,7 @@ def test_suppression_stops_spans_and_metrics(
 
 
 @pytest.mark.parametrize("suppress", SUPPRESSIONS)
-def test_an_outer_spans_propagation_stays(
-    hooked: Driven, suppress: Callable[[], AbstractContextManager[Any]]
-) -> None:
+def test_an_outer_spans_propagation_stays(hooked: Driven, suppress: Callable[[], AbstractContextManager[Any]]) -> None:
     """Whoever suppressed us made the span, and its context still reaches the server."""
     with hooked.tracers.get_tracer("outer").start_as_current_span("outer") as outer, suppress():
         attempt = hooked.get()
@@ -86,9 +84,7 @@ def test_it_is_decided_at_the_start_for_the_whole_request(hooked: Driven) -> Non
         ({"OTEL_PYTHON_EXCLUDED_URLS": "^http://x[.]test:8080/healthz$"}, False),
     ],
 )
-def test_excluded_urls_are_left_alone(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], told: bool
-) -> None:
+def test_excluded_urls_are_left_alone(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], told: bool) -> None:
     """A URL on the list has no span, no metric, and no header of ours; this library's list hides the general one."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

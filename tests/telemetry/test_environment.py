@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 from multidict import CIMultiDict
-from tests.telemetry._driving import driven
 
 from aiohttp_hardened import TelemetrySettings
 from aiohttp_hardened.telemetry._environment import KNOWN_METHODS, read_environment
+from tests.telemetry._driving import driven
 
 REQUEST = "OTEL_INSTRUMENTATION_HTTP_CAPTURE_HEADERS_CLIENT_REQUEST"
 RESPONSE = "OTEL_INSTRUMENTATION_HTTP_CAPTURE_HEADERS_CLIENT_RESPONSE"

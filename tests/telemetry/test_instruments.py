@@ -10,11 +10,11 @@ import weakref
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.view import View
-from tests.telemetry._driving import Driven, driven
 
 from aiohttp_hardened import TelemetrySettings
 from aiohttp_hardened.telemetry import MetricHook, SpanHook, _names
 from aiohttp_hardened.telemetry._instruments import instruments_of
+from tests.telemetry._driving import Driven, driven
 
 
 def run(script: str, **environment: str) -> str:
@@ -25,7 +25,7 @@ def run(script: str, **environment: str) -> str:
         text=True,
         check=False,
         timeout=60,
-        env={**{"PYTHONPATH": ":".join(sys.path)}, **environment},
+        env={"PYTHONPATH": ":".join(sys.path), **environment},
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -115,7 +115,7 @@ GLOBAL = """
 
     def numbers(reader):
         return {
-            metric.name: [getattr(point, "value", None) or getattr(point, "count", 0) for point in metric.data.data_points]
+            metric.name: [getattr(each, "value", None) or getattr(each, "count", 0) for each in metric.data.data_points]
             for scope in reader.get_metrics_data().resource_metrics[0].scope_metrics
             for metric in scope.metrics
         }

@@ -7,12 +7,12 @@ import aiohttp
 import pytest
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
-from tests.telemetry._driving import Body, Driven, cancelled, driven
 
 from aiohttp_hardened import Phase, TelemetrySettings
 from aiohttp_hardened.exceptions import DNSLookupError, PhaseTimeoutError
 from aiohttp_hardened.telemetry import _names
 from aiohttp_hardened.timing._figures import figures
+from tests.telemetry._driving import Body, Driven, cancelled, driven
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -361,4 +361,3 @@ def test_a_provider_that_does_nothing_is_fine() -> None:
         hooked.answer(attempt, body=body)
         body.complete()
         assert len(hooked.spans) == 5
-

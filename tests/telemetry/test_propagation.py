@@ -8,15 +8,16 @@ from opentelemetry import baggage, context, propagate, trace
 from opentelemetry.propagators.textmap import TextMapPropagator, default_getter, default_setter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import TraceFlags, format_span_id, format_trace_id
-from tests.telemetry._driving import Driven, driven
 
 from aiohttp_hardened import TelemetrySettings
+from tests.telemetry._driving import Driven, driven
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import ReadableSpan
+
 
 class Letter(TextMapPropagator):
     """Write one header of its own."""
@@ -196,7 +197,6 @@ def letter_propagator() -> Iterator[None]:
 
 def test_another_propagator_is_respected(hooked: Driven, letter_propagator: None) -> None:
     """The headers of whatever propagator is global are injected, and are the caller's when set."""
-
     timing = hooked.timing()
     attempt = hooked.begin(timing=timing)
     assert list(attempt.headers) == ["x-letter"]

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import Span, SpanProcessor
-from tests.telemetry._driving import Driven, driven
 from yarl import URL
 
 from aiohttp_hardened import DEFAULTS, TelemetrySettings
 from aiohttp_hardened.telemetry._redact import redact_url
+from tests.telemetry._driving import Driven, driven
 
 KEEP = TelemetrySettings(keep_query=True)
 

@@ -102,7 +102,10 @@ def test_the_resource_names_service_and_instance() -> None:
 @pytest.mark.parametrize(
     ("environment", "error"),
     [
-        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "ValueError: OTEL_TRACES_EXPORTER names 'zipkin'; setup() knows otlp, console"),
+        (
+            {"OTEL_TRACES_EXPORTER": "zipkin"},
+            "ValueError: OTEL_TRACES_EXPORTER names 'zipkin'; setup() knows otlp, console",
+        ),
         (
             {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "statsd"},
             "ValueError: OTEL_METRICS_EXPORTER names 'statsd'; setup() knows otlp, console, prometheus and none",
@@ -127,7 +130,9 @@ def test_an_unknown_exporter_is_refused(environment: dict[str, str], error: str)
     assert half == "False"
 
 
-@pytest.mark.parametrize(("protocol", "hint"), [("http/protobuf", "aiohttp-hardened[otlp]"), ("grpc", "otlp-proto-grpc")])
+@pytest.mark.parametrize(
+    ("protocol", "hint"), [("http/protobuf", "aiohttp-hardened[otlp]"), ("grpc", "otlp-proto-grpc")]
+)
 def test_a_missing_exporter_is_named(protocol: str, hint: str) -> None:
     """Without the extra the error says what to install, and nothing is half set up."""
     script = """
@@ -202,5 +207,7 @@ def test_each_signal_has_its_own_protocol() -> None:
     except ValueError as exc:
         print(exc)
     """
-    told = output(script, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL="carrier-pigeon", OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf")
+    told = output(
+        script, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL="carrier-pigeon", OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf"
+    )
     assert "carrier-pigeon" in told[0]

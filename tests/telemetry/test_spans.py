@@ -9,13 +9,13 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
-from tests.telemetry._driving import PEER, Body, Driven, cancelled, driven
 
 from aiohttp_hardened import Phase, TelemetrySettings
 from aiohttp_hardened.exceptions import DNSLookupError, PhaseTimeoutError
 from aiohttp_hardened.timing._figures import figures
 from aiohttp_hardened.timing._hooks import Hooks
 from aiohttp_hardened.timing._phase import PhaseEvent
+from tests.telemetry._driving import PEER, Body, Driven, cancelled, driven
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,8 +70,9 @@ def test_a_sampler_sees_what_the_conventions_want_it_to_see() -> None:
     seen: list[tuple[str, SpanKind | None, dict[str, Any]]] = []
 
     class Watching(Sampler):
-        def should_sample(self, parent_context, trace_id, name, kind=None, attributes=None, links=None, trace_state=None):  # noqa: ANN001, ANN202, PLR0917, E501
-            seen.append((name, kind, dict(attributes or {})))
+        def should_sample(self, *args: Any, **_: Any) -> SamplingResult:
+            _parent, _trace_id, name, kind, attributes, _links = args
+            seen.append((name, kind, dict(attributes)))
             return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes)
 
         def get_description(self) -> str:
@@ -202,7 +203,13 @@ def test_phases_are_children_in_order_and_inside(hooked: Driven) -> None:
     """DNS and TCP lie inside the set-up, one after the other, and the set-up inside the request."""
     hooked.get()
     dns, tcp, setup, request, body = hooked.spans
-    assert [each.name for each in hooked.spans] == ["DNS lookup", "TCP connect", "connection setup", "GET", "response body"]
+    assert [each.name for each in hooked.spans] == [
+        "DNS lookup",
+        "TCP connect",
+        "connection setup",
+        "GET",
+        "response body",
+    ]
     assert parent_of(dns) == parent_of(tcp) == span_id(setup)
     assert parent_of(setup) == parent_of(body) == span_id(request)
     assert {each.kind for each in (dns, tcp, setup, body)} == {SpanKind.INTERNAL}
@@ -275,9 +282,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("phase", "exc", "word", "prefixed"), FAILURES)
-def test_a_failed_phase_names_its_error(
-    hooked: Driven, phase: Phase, exc: Exception, word: str, prefixed: str
-) -> None:
+def test_a_failed_phase_names_its_error(hooked: Driven, phase: Phase, exc: Exception, word: str, prefixed: str) -> None:
     """The phase has the word, the set-up and the request have it with the phase's name."""
     attempt = hooked.begin()
     if phase is not Phase.QUEUE:
@@ -397,9 +402,9 @@ def test_an_unsampled_request_builds_no_phase_span() -> None:
     asked: list[str] = []
 
     class Off(Sampler):
-        def should_sample(self, parent_context, trace_id, name, *args, **kwargs):  # noqa: ANN001, ANN202
-            asked.append(name)
-            return ALWAYS_OFF.should_sample(parent_context, trace_id, name)
+        def should_sample(self, *args: Any, **kwargs: Any) -> SamplingResult:
+            asked.append(args[2])
+            return ALWAYS_OFF.should_sample(*args, **kwargs)
 
         def get_description(self) -> str:
             return "off"

@@ -1,0 +1,305 @@
+"""Endings in the TLS handshake, and of what a peer says about the client's certificate."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+from tests.e2e._peers import nginx, openssl_server
+from tests.e2e._table import BUDGET, Ending, Row, Table
+
+from aiohttp_hardened import Phase, UnverifiedRequestError
+from aiohttp_hardened.testing import (
+    FixedResolver,
+    HTTPServer,
+    ThrowawayCA,
+    TLSServer,
+    plaintext_peer,
+    raw_server,
+    stalled_tls,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from aiohttp_hardened.testing import CertificateFiles
+
+endings = Table()
+
+FAILED = """
+    GET ! tls_{word}
+      connection setup ! tls_{word}
+        TCP connect
+        TLS handshake ! {word}
+    """
+
+
+async def get(session: aiohttp.ClientSession, url: str, **options: Any) -> None:
+    async with session.get(url, **options) as response:
+        await response.read()
+
+
+# --- the certificate
+
+
+def certificate(name: str, word: str, issue: Callable[[ThrowawayCA], CertificateFiles]) -> None:
+    async def scenario(ending: Ending) -> None:
+        async with TLSServer(issue(ending.ca)) as server:
+            ending.where = f"127.0.0.1:{server.port}"
+            await get(await ending.session(), server.url())
+
+    endings.add(
+        name,
+        scenario,
+        FAILED.format(word=word),
+        attributes={
+            "connection setup": {"network.peer.address": "127.0.0.1"},
+            "TLS handshake": {"server.address": "127.0.0.1", "tls.established": False, "tls.resumed": None},
+        },
+        raises=aiohttp.ClientConnectorCertificateError,
+        failed=Phase.TLS,
+        note=[f"tls handshake with {{where}} failed: {word} (queue 0.0 ms, tcp ", ", 1 address tried)"],
+    )
+
+
+certificate("tls expired", "certificate_expired", lambda ca: ca.issue_expired("127.0.0.1"))
+certificate("tls not yet valid", "certificate_not_yet_valid", lambda ca: ca.issue_not_yet_valid("127.0.0.1"))
+certificate("tls wrong host", "certificate_hostname_mismatch", lambda ca: ca.issue("x.test"))
+certificate("tls unknown authority", "certificate_authority_invalid", lambda ca: ca.issue_untrusted("127.0.0.1"))
+
+
+@endings.row(
+    """
+    GET 200
+      connection setup
+        DNS lookup: lookup
+        TCP connect
+        TLS handshake ! certificate_expired
+        TCP connect
+        TLS handshake
+      response body: complete
+    """,
+    attributes={
+        "connection setup": {"aiohttp.client.connection.attempts": 2, "network.peer.address": "127.0.0.1"},
+        "TLS handshake": {"tls.established": True},
+    },
+)
+async def tls_expired_on_the_first_of_two_addresses(ending: Ending) -> None:
+    async with TLSServer(ending.ca.issue("x.test")) as good:
+        async with TLSServer(ending.ca.issue_expired("x.test"), host="127.0.0.2", port=good.port):
+            session = await ending.session(resolver=FixedResolver(("127.0.0.2", "127.0.0.1")))
+            await get(session, good.url(host="x.test"))
+
+
+@endings.row(
+    FAILED.format(word="certificate_verification_failed"),
+    attributes={"TLS handshake": {"tls.established": True}},
+    note=["tls handshake with {where} failed: certificate_verification_failed"],
+    raises=aiohttp.ServerFingerprintMismatch,
+    failed=Phase.TLS,
+)
+async def pin_that_does_not_match(ending: Ending) -> None:
+    async with TLSServer(ending.ca.issue("127.0.0.1")) as server:
+        ending.where = f"127.0.0.1:{server.port}"
+        await get(await ending.session(), server.url(), ssl=aiohttp.Fingerprint(b"x" * 32))
+
+
+@endings.row(
+    """
+    GET ! aiohttp_hardened.UnverifiedRequestError
+      connection setup ! _OTHER
+    """,
+    raises=UnverifiedRequestError,
+    failed=Phase.SETUP,
+    note=["127.0.0.1 would not be verified (ssl=False)"],
+)
+async def request_that_would_verify_nobody(ending: Ending) -> None:
+    await get(await ending.session(), "https://127.0.0.1:1/", ssl=False)
+
+
+# --- the protocol
+
+
+@endings.row(
+    FAILED.format(word="plaintext_peer"),
+    raises=aiohttp.ClientConnectorSSLError,
+    failed=Phase.TLS,
+    note=["tls handshake with {where} failed: plaintext_peer"],
+)
+async def tls_plaintext_peer(ending: Ending) -> None:
+    async with plaintext_peer() as (host, port):
+        ending.where = f"{host}:{port}"
+        await get(await ending.session(), f"https://{host}:{port}/")
+
+
+@endings.row(
+    FAILED.format(word="plaintext_peer"),
+    raises=aiohttp.ClientConnectorSSLError,
+    failed=Phase.TLS,
+)
+async def tls_to_an_http_server(ending: Ending) -> None:
+    async with HTTPServer() as server:
+        await get(await ending.session(), server.url().replace("http", "https"))
+
+
+@endings.row(
+    FAILED.format(word="timed_out"),
+    attributes={"TLS handshake": {"tls.established": False}},
+    raises=aiohttp.ConnectionTimeoutError,
+    failed=Phase.TLS,
+    note=["tls handshake with {where} timed out after 0.20 s (queue 0.0 ms, tcp ", ", 1 address tried)"],
+    cause=(Phase.TLS, BUDGET),
+)
+async def tls_stalled(ending: Ending) -> None:
+    with stalled_tls() as (host, port):
+        ending.where = f"{host}:{port}"
+        await get(await ending.session(), f"https://{host}:{port}/")
+
+
+@endings.row(
+    FAILED.format(word="peer_connection_closed"),
+    raises=aiohttp.ClientConnectorError,
+    failed=Phase.TLS,
+    note=["tls handshake with {where} failed: peer_connection_closed"],
+)
+async def tls_peer_hangs_up(ending: Ending) -> None:
+    async def hang_up(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+
+    async with raw_server(hang_up) as (host, port):
+        ending.where = f"{host}:{port}"
+        await get(await ending.session(), f"https://{host}:{port}/")
+
+
+@endings.row(
+    FAILED.format(word="protocol_version_unsupported"),
+    raises=aiohttp.ClientConnectorSSLError,
+    failed=Phase.TLS,
+    note=["tls handshake with {where} failed: protocol_version_unsupported"],
+)
+async def tls_version_that_the_server_does_not_speak(ending: Ending) -> None:
+    newest = replace(ending.settings.tls, minimum_version=ssl.TLSVersion.TLSv1_3)
+    with openssl_server(ending.ca.issue("127.0.0.1"), ending.ca.ca_file, "1.2") as url:
+        ending.where = url.removeprefix("https://").removesuffix("/")
+        await get(await ending.session(replace(ending.settings, tls=newest)), url)
+
+
+# --- the client's certificate
+
+REJECTED_AFTER_THE_HANDSHAKE = """
+    GET ! tls_client_certificate_rejected
+      connection setup
+        TCP connect
+        TLS handshake
+    GET: resend 1 ! tls_client_certificate_rejected
+      connection setup
+        TCP connect
+        TLS handshake
+    """
+TAKEN = """
+    GET {status}
+      connection setup
+        TCP connect
+        TLS handshake
+      response body: complete
+    """
+
+
+def client_certificate(name: str, peer: Any, version: str, tree: str, *, shown: bool = False, **expected: Any) -> None:
+    async def scenario(ending: Ending) -> None:
+        settings = ending.settings
+        if shown:
+            client = ending.ca.issue_client("somebody")
+            files = {"client_cert": str(client.cert_file), "client_key": str(client.key_file)}
+            settings = replace(settings, tls=replace(settings.tls, **files))
+        with peer(ending.ca.issue("127.0.0.1"), ending.ca.ca_file, version) as url:
+            ending.where = url.removeprefix("https://").removesuffix("/")
+            await get(await ending.session(settings), url)
+
+    endings.add(name, scenario, tree, **expected)
+
+
+REJECTED = {"failed": Phase.TLS, "note": ["tls handshake with {where} failed: client_certificate_rejected (queue 0.0"]}
+client_certificate(
+    "tls 1.2 client certificate required",
+    openssl_server,
+    "1.2",
+    FAILED.format(word="client_certificate_rejected"),
+    raises=aiohttp.ClientConnectorSSLError,
+    **REJECTED,
+)
+client_certificate(
+    "tls 1.3 client certificate required",
+    openssl_server,
+    "1.3",
+    REJECTED_AFTER_THE_HANDSHAKE,
+    raises=aiohttp.ClientOSError,
+    **REJECTED,
+)
+for _version in ("1.2", "1.3"):
+    _attributes = {"TLS handshake": {"tls.protocol.version": _version, "tls.established": True}}
+    client_certificate(
+        f"tls {_version} client certificate required by nginx",
+        nginx,
+        _version,
+        TAKEN.format(status="400 ! 400"),
+        attributes=_attributes,
+    )
+    client_certificate(
+        f"tls {_version} client certificate shown to nginx",
+        nginx,
+        _version,
+        TAKEN.format(status=200),
+        shown=True,
+        attributes=_attributes,
+    )
+
+
+@endings.row(
+    FAILED.format(word="peer_connection_closed"),
+    raises=aiohttp.ClientConnectorError,
+    failed=Phase.TLS,
+    note=["tls handshake with {where} failed: peer_connection_closed"],
+)
+async def client_certificate_required_by_a_peer_that_sends_no_alert(ending: Ending) -> None:
+    # asyncio's servers close without one.
+    certificate = ending.ca.issue("127.0.0.1")
+    version = ssl.TLSVersion.TLSv1_2
+    async with TLSServer(certificate, client_ca=ending.ca.ca_file, maximum_version=version) as server:
+        ending.where = f"127.0.0.1:{server.port}"
+        await get(await ending.session(), server.url())
+
+
+@endings.row(
+    """
+    GET 200
+      connection setup
+        TCP connect
+        TLS handshake
+      response body: complete
+    """,
+    events={"connection setup": ["trust store loaded"]},
+)
+async def first_use_of_a_trust_decision(ending: Ending) -> None:
+    decision = replace(ending.settings.tls, name=f"of {id(ending)}")
+    async with TLSServer(ending.ca.issue("127.0.0.1")) as server:
+        await get(await ending.session(replace(ending.settings, tls=decision)), server.url())
+
+
+@pytest.mark.parametrize("row", endings.rows, ids=lambda row: row.name)
+async def test_ending(row: Row, ca: ThrowawayCA) -> None:
+    """A handshake ends in the spans, records, metrics and words of its row."""
+    loop = asyncio.get_running_loop()
+    handler = loop.get_exception_handler()
+    # The server's side of a refused handshake; nothing else may reach the handler.
+    loop.set_exception_handler(
+        lambda loop, context: (
+            None if isinstance(context.get("exception"), (ssl.SSLError, ConnectionError)) else handler(loop, context)  # type: ignore[misc]
+        )
+    )
+    await Ending(ca).check(row)
