@@ -195,8 +195,11 @@ class TimedConnector(aiohttp.BaseConnector):
         limit: asyncio.Timeout | None = None
         try:
             with timed_queue(attempt):
-                async with asyncio.timeout(budgets.queue) as limit:
-                    await super()._wait_for_available_connection(key, traces)
+                try:
+                    async with asyncio.timeout(budgets.queue) as limit:
+                        await super()._wait_for_available_connection(key, traces)
+                except asyncio.CancelledError as exc:
+                    raise self._unless_closed(exc) from None
         except TimeoutError:
             if limit is None or not limit.expired() or budgets.queue is None:
                 raise
@@ -204,8 +207,6 @@ class TimedConnector(aiohttp.BaseConnector):
             raise attempt.timeout_error(
                 Phase.QUEUE, budgets.queue, name, f"the pool was full ({self._full()})"
             ) from None
-        except asyncio.CancelledError as exc:
-            raise self._unless_closed(exc) from None
 
     def _full(self) -> str:
         parts = [f"limit {self._limit}"] if self._limit else []

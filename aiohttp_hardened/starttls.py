@@ -1,4 +1,4 @@
-"""The boundary between plaintext and TLS on asyncio streams, for protocols that upgrade.
+r"""The boundary between plaintext and TLS on asyncio streams, for protocols that upgrade.
 
 SMTP, IMAP, POP3, LDAP, XMPP and many private protocols begin in plaintext and agree
 to go on in TLS. Whoever can write to the wire can put bytes in front of the handshake
@@ -8,12 +8,12 @@ and leave nothing readable behind, so that nobody goes on in plaintext by accide
 
     async def serve(reader, writer):
         while line := await reader.readline():
-            if line == b"STARTTLS\\r\\n":
-                await start_tls_server(reader, writer, context, go_ahead=b"220 go ahead\\r\\n")
+            if line == b"STARTTLS\r\n":
+                await start_tls_server(reader, writer, context, go_ahead=b"220 go ahead\r\n")
                 greeted = False  # what was said in plaintext is forgotten (RFC 3207, section 4.2)
 
     reader, writer = await asyncio.open_connection(host, 25)
-    writer.write(b"STARTTLS\\r\\n")
+    writer.write(b"STARTTLS\r\n")
     if not (await reader.readline()).startswith(b"220"):
         raise ConnectionRefusedError("no TLS, no mail")
     await start_tls_client(reader, writer, context, server_hostname=host)
@@ -29,9 +29,8 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from typing import TYPE_CHECKING, Final
+from typing import Final, cast
 
-from aiohttp_hardened._settings import DEFAULTS
 from aiohttp_hardened.exceptions import PhaseTimeoutError, PlaintextBoundaryError, SettingsError
 from aiohttp_hardened.timing import Phase
 from aiohttp_hardened.timing._errors import error_word
@@ -39,8 +38,11 @@ from aiohttp_hardened.timing._host import normalise_host
 
 __all__ = ["start_tls_client", "start_tls_server"]
 
-_CLIENT_HANDSHAKE: Final = 5.0 if DEFAULTS.timeouts.tls is None else DEFAULTS.timeouts.tls
+_CLIENT_HANDSHAKE: Final = 5.0
+"""Seconds; as ``TimeoutSettings.tls``."""
 _SERVER_HANDSHAKE: Final = 10.0
+"""Seconds; as `aiohttp_hardened.server` gives a handshake."""
+_CLOSED_HERE: Final = "the connection was closed on this side during the TLS handshake"
 _LOOKED_AT: Final = 65536
 """Bytes of a ``StreamReader`` that are looked at; one would do, more make a better message."""
 
@@ -118,28 +120,55 @@ async def _upgrade(
 ) -> None:
     if not 0 < seconds < math.inf:
         raise SettingsError(f"handshake_timeout must be a positive, finite number of seconds, got {seconds!r}")
-    protocol = writer.transport.get_protocol()
+    transport = cast("asyncio.Transport", writer.transport)  # a connection's: it reads too
+    protocol = transport.get_protocol()
+    deadline = asyncio.timeout(seconds)
     try:
         _refuse_buffered(reader, writer)
         # From here on the bytes of the peer stay in the kernel until the TLS layer reads them.
-        writer.transport.pause_reading()
+        transport.pause_reading()
         writer.write(go_ahead)
-        async with asyncio.timeout(seconds) as deadline:
+        async with deadline:
             await writer.drain()
-            # Its own limit (60 s by default) must not come before ours.
-            await writer.start_tls(context, server_hostname=server_hostname, ssl_handshake_timeout=seconds + 1)
+            await _handshake(reader, writer, context, server_hostname, seconds)
     except BaseException as exc:
         timed_out = isinstance(exc, TimeoutError) and deadline.expired()
         error = _out_of_time(seconds) if timed_out else _explained(exc)
-        writer.transport.abort()
+        transport.abort()
         # A handshake that fails never tells the streams that the connection is lost
         # (asyncio and uvloop): wait_closed() and read() would wait for ever.
         reader.set_exception(error if isinstance(error, Exception) else ConnectionAbortedError("TLS upgrade given up"))
-        if protocol is not None:
-            protocol.connection_lost(None)
+        protocol.connection_lost(None)
         if error is exc:
             raise
         raise error from exc
+
+
+async def _handshake(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    context: ssl.SSLContext,
+    server_hostname: str | None,
+    seconds: float,
+) -> None:
+    """Switch the transport of the streams to TLS.
+
+    A connection that somebody closes meanwhile on this side (a server that shuts down)
+    is success for ``loop.start_tls``: asyncio's writer is then left without a transport
+    and fails over that, uvloop's has one that is dead and never had a handshake.
+    """
+    loop = asyncio.get_running_loop()
+    transport, protocol = writer.transport, writer.transport.get_protocol()
+    try:
+        # Its own limit (60 s by default) must not come before ours.
+        await writer.start_tls(context, server_hostname=server_hostname, ssl_handshake_timeout=seconds + 1)
+    except AttributeError as exc:
+        if not transport.is_closing():
+            raise
+        type(writer).__init__(writer, transport, protocol, reader, loop)
+        raise ConnectionAbortedError(_CLOSED_HERE) from exc
+    if writer.get_extra_info("ssl_object") is None:
+        raise ConnectionAbortedError(_CLOSED_HERE)
 
 
 def _refuse_buffered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -167,7 +196,9 @@ def _refuse_buffered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 def _explained(exc: BaseException) -> BaseException:
     """Return the error to raise for one: only plaintext has a name of ours."""
-    if isinstance(exc, ssl.SSLError) and error_word(Phase.TLS, exc) == "plaintext_peer":
+    if isinstance(exc, ssl.SSLError) and (
+        error_word(Phase.TLS, exc) == "plaintext_peer" or exc.reason == "HTTPS_PROXY_REQUEST"
+    ):
         return PlaintextBoundaryError(
             f"the peer sent plaintext where its TLS handshake should be ({exc.reason}); the connection was closed"
         )

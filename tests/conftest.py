@@ -133,7 +133,7 @@ async def _run_and_settle(test: Coroutine[Any, Any, None]) -> None:
     gc.collect()
     deadline = time.monotonic() + SECONDS_FOR_TASKS
     # A TLS transport that was closed says goodbye first; the loop must run for that.
-    while any("socket:" in name for name in _files() - files) and time.monotonic() < deadline:
+    while any("socket:" in name for name in _files() - files) and time.monotonic() < deadline:  # noqa: ASYNC110  # same
         await asyncio.sleep(0.01)
     while (left := _tasks_and_timers()) and time.monotonic() < deadline:  # noqa: ASYNC110  # nothing tells the end
         await asyncio.sleep(0.01)

@@ -179,6 +179,10 @@ class HardenedResolver(AbstractResolver):
         except DNSLookupError as exc:
             if exc.reason not in NAME_SERVERS_FAIL:
                 self._answers.forget(key)
+            if exc.reason == NO_DATA:
+                # c-ares would repeat it for an hour, whatever the zone says (its ares_qcache.c looks at
+                # the SOA of "no such name" only): a name between two deployments would stay away so long.
+                self.evict(host)
             raise
         self._answers.keep(key, addresses)
         return addresses, source

@@ -148,14 +148,13 @@ class SpanHook:
             self._write(record, kept.context)
 
     def _write_setup(self, record: PhaseRecord, kept: _Trace) -> None:
-        children, kept.pending = kept.pending, []
         span = self._start_phase(record, kept.context)
         try:
             inside = trace.set_span_in_context(span, kept.context)
             connection = record.attempt.connection
             if connection is not None:
                 connection.state[self] = span.get_span_context()
-            for child in children:
+            for child in kept.pending:
                 self._write(child, inside)
         finally:
             span.end(record.end_ns)

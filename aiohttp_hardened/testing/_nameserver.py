@@ -42,6 +42,8 @@ _RCODES: Final = {"nxdomain": 3, "servfail": 2, "refused": 5}
 # RFC 1035, section 4.1: header, and what stands before the data of a record.
 _HEADER: Final = struct.Struct("!6H")
 _RECORD: Final = struct.Struct("!HHHIH")
+_START_OF_AUTHORITY: Final = struct.Struct("!HH5I")
+_SOA: Final = 6
 _LENGTH: Final = struct.Struct("!H")
 _NAME_OF_THE_QUESTION: Final = 0xC000 | _HEADER.size
 _RESPONSE: Final = 0x8180
@@ -56,7 +58,7 @@ class _Zone:
     addresses: tuple[str, ...] = ()
     mode: Mode = "nxdomain"
     delay: float = 0.0
-    ttl: int = 60
+    ttl: int = 0
 
 
 class FakeNameServer:
@@ -108,7 +110,7 @@ class FakeNameServer:
                 ``forged`` (answers a question that nobody asked); ``truncated`` (over
                 UDP: the answer comes over TCP).
             delay: Seconds before the answer.
-            ttl: Seconds.
+            ttl: Seconds that an answer, or "no such name" and "no data", may be cached.
             kind: Only for questions of this type; ``None``: for both.
         """
         self._zones[name.lower(), kind] = _Zone(addresses, mode, delay, ttl)
@@ -161,8 +163,9 @@ class FakeNameServer:
         question = query[_HEADER.size : end + 4]
         if zone.mode == "forged":
             question = b"\x06forged" + question
-        header = _HEADER.pack(identity, flags, 1, len(records), 0, 0)
-        return header + question + b"".join(records), zone.delay
+        negative = [] if records or truncated or zone.mode in ("servfail", "refused") else [_authority(zone.ttl)]
+        header = _HEADER.pack(identity, flags, 1, len(records), len(negative), 0)
+        return header + question + b"".join(records + negative), zone.delay
 
 
 class _Service:
@@ -233,7 +236,11 @@ class _Service:
             self._answer(query, over_tcp=True, send=lambda reply: client.sendall(_LENGTH.pack(len(reply)) + reply))
 
     def _answer(self, query: bytes, *, over_tcp: bool, send: Callable[[bytes], object]) -> None:
-        reply = self._reply(query, over_tcp=over_tcp)
+        try:
+            reply = self._reply(query, over_tcp=over_tcp)
+        except (struct.error, IndexError):
+            # No query.
+            return
         if reply is not None:
             message, delay = reply
             heapq.heappush(self._due, (time.monotonic() + delay, next(self._order), lambda: send(message)))
@@ -276,6 +283,12 @@ def _name(message: bytes, at: int) -> tuple[str, int]:
         labels.append(message[at + 1 : at + 1 + length].decode("ascii", "replace"))
         at += length + 1
     return ".".join(labels).lower(), at + 1
+
+
+def _authority(ttl: int) -> bytes:
+    """Return what says for how long "no" may be cached (RFC 2308)."""
+    data = _START_OF_AUTHORITY.pack(_NAME_OF_THE_QUESTION, _NAME_OF_THE_QUESTION, 1, 3600, 600, 86400, ttl)
+    return _RECORD.pack(_NAME_OF_THE_QUESTION, _SOA, 1, ttl, len(data)) + data
 
 
 def _records(zone: _Zone, number: int) -> list[bytes]:

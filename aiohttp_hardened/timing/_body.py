@@ -63,12 +63,16 @@ class Body:
         start: The clock when the headers were read.
     """
 
-    __slots__ = ("_attempt", "_payload", "_start")
+    __slots__ = ("_attempt", "_payload", "_start", "cut")
+
+    cut: bool
+    """It ended early, by a failure."""
 
     def __init__(self, attempt: Attempt, payload: StreamReader, start: int) -> None:
         self._attempt = attempt
         self._payload: StreamReader | None = payload
         self._start = start
+        self.cut = False
         if payload.is_eof():
             self._eof()
         else:
@@ -90,6 +94,7 @@ class Body:
             self._emit(*body_outcome(payload, raised, timer_fired=self._attempt.timer_fired()))
 
     def _emit(self, outcome: str, error_type: str | None) -> None:
+        self.cut = outcome == CUT
         attempt = self._attempt
         attempt.hooks.emit(
             make_record(

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import HttpVersion11, ServerFingerprintMismatch
+from aiohttp import ClientError, HttpVersion11, ServerFingerprintMismatch
 
 from aiohttp_hardened.exceptions import PhaseTimeoutError, UnverifiedRequestError
 from aiohttp_hardened.timing import _keys
@@ -151,6 +151,8 @@ class Attempt(Connecting):
         self.state: dict[object, Any] = {}
         """What hooks keep from one record to the next."""
         self._timer = timer
+        self._handled = sys.exc_info()[1]
+        """What the caller is handling anyway: a request may be made inside an ``except`` block."""
         self.start = clock()
         self._wall_offset = time.time_ns() - self.start
 
@@ -185,10 +187,10 @@ class Attempt(Connecting):
         if not cancelled:
             self._write_failure(phase, cut, error_type, exc)
         if self.hooks:
-            if not cancelled and error_type is not None and error_type != OTHER:
-                request_error: str | None = f"{PREFIX[phase]}_{error_type}"
-            else:
-                request_error = None if cancelled else public_name(exc)
+            request_error: str | None = None
+            if not cancelled:
+                worded = cut is not None and error_type != OTHER
+                request_error = f"{PREFIX[phase]}_{error_type}" if worded else _name_for_caller(exc)
             self.emit_phases(exc)
             self._finish(request_error, cancelled=cancelled, exc=exc, end=self._setup.end if self._setup else now)
 
@@ -249,11 +251,16 @@ class Attempt(Connecting):
 
     def released(self) -> None:
         """Take note that the connection was given back or closed, by whatever is raised just now."""
-        raised = sys.exc_info()[1]
-        if self._body is not None:
-            self._body.end(raised)
-        elif not self.finished:
+        raised, handled, self._handled = sys.exc_info()[1], self._handled, None
+        if raised is handled:
+            raised = None
+        if self._body is None:
             self.superseded(raised)
+            return
+        self._body.end(raised)
+        if self._body.cut and isinstance(raised, (ClientError, TimeoutError)):
+            self.failure = (Phase.BODY, self._note(Phase.BODY, raised, public_name(raised), fired=self.timer_fired()))
+            self.explain(raised)
 
     def connection_lost(self) -> None:
         """Take note that the connection is gone while its response was open."""
@@ -272,21 +279,23 @@ class Attempt(Connecting):
             error_type = "TimeoutError" if fired else OTHER
         else:
             error_type = public_name(exc)
-        phase = Phase.REQUEST
         if exc is not None and self.url.scheme in ("https", "wss") and is_certificate_rejection(exc):
-            phase = Phase.TLS
             error_type = f"tls_{CLIENT_CERTIFICATE_REJECTED}"
-            outcome = f"failed: {CLIENT_CERTIFICATE_REJECTED}"
-        elif fired:
+            self.failure = (Phase.TLS, describe(Phase.TLS, self, f"failed: {CLIENT_CERTIFICATE_REJECTED}"))
+        else:
+            self.failure = (Phase.REQUEST, self._note(Phase.REQUEST, exc, error_type, fired=fired))
+        self._finish(error_type, exc=exc)
+
+    def _note(self, phase: Phase, exc: BaseException | None, error_type: str, *, fired: bool) -> str:
+        """Explain a failure after the set-up."""
+        if fired:
             outcome = ran_out(phase, self.budgets.total or 0.0, "total")
         elif isinstance(exc, TimeoutError):
             cause = exc.__cause__
             outcome = ran_out(phase, cause.budget, "read") if isinstance(cause, PhaseTimeoutError) else "timed out"
         else:
-            elapsed = (clock() - self.start) / 1e6
-            outcome = f"failed after {elapsed:.1f} ms: {error_type}"
-        self.failure = (phase, describe(phase, self, outcome))
-        self._finish(error_type, exc=exc)
+            outcome = f"failed after {(clock() - self.start) / 1e6:.1f} ms: {error_type}"
+        return describe(phase, self, outcome)
 
     def _finish(
         self,
@@ -329,3 +338,10 @@ class Attempt(Connecting):
                 response_headers=headers,
             )
         )
+
+
+def _name_for_caller(exc: BaseException) -> str:
+    """Return the name of what the caller gets for an exception that leaves ``connect()``."""
+    if isinstance(exc, asyncio.CancelledError):
+        return "TimeoutError"  # the request's ``total``: a caller's own cancellation has no name
+    return "aiohttp.ConnectionTimeoutError" if isinstance(exc, TimeoutError) else public_name(exc)

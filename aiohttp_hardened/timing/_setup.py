@@ -235,8 +235,9 @@ class Connecting:
             return None, False
         cut = self._cut_phase()
         if cut is None:
-            error_type, cancelled = plain_outcome(self._setup.exc, limited=limited)
-            return (f"setup_{TIMED_OUT}" if error_type == TIMED_OUT else error_type), cancelled
+            # Waiting for the trust store is in no phase, and the closed list has no word for it.
+            _, cancelled = plain_outcome(self._setup.exc, limited=limited)
+            return (None if cancelled else OTHER), cancelled
         error_type, cancelled = cut.outcome(timer_fired=limited)
         if error_type in (None, OTHER):
             return error_type, cancelled

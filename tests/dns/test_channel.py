@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import subprocess
 import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -17,6 +17,7 @@ import pytest
 from aiohttp_hardened import DNSSettings, create_session
 from aiohttp_hardened.dns import _channel
 from aiohttp_hardened.dns._resolver import HardenedResolver
+from aiohttp_hardened.exceptions import DNSLookupError
 from aiohttp_hardened.testing import FakeNameServer
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux")
 
 def inotify_instances() -> int:
     count = 0
-    for entry in os.listdir("/proc/self/fd"):
+    for entry in Path("/proc/self/fd").iterdir():
         try:
-            count += "inotify" in os.readlink(f"/proc/self/fd/{entry}")
+            count += "inotify" in str(entry.readlink())
         except OSError:
             continue
     return count
@@ -187,6 +188,18 @@ async def test_evict_reaches_c_ares() -> None:
         names.set("x.test", "127.0.0.2", ttl=300)
         assert [each["host"] for each in await resolver.resolve("x.test")] == ["127.0.0.2"]
         assert names.queries["x.test", "A"] == 2
+        await resolver.close()
+
+
+async def test_no_data_is_not_kept() -> None:
+    """A name that has no address for a moment is asked for again; c-ares would keep "no data" for an hour."""
+    with FakeNameServer() as names:
+        names.set("x.test", mode="nodata", ttl=0)
+        resolver = open_resolver(names)
+        with pytest.raises(DNSLookupError):
+            await resolver.resolve("x.test")
+        names.set("x.test", "127.0.0.1")
+        assert [each["host"] for each in await resolver.resolve("x.test")] == ["127.0.0.1"]
         await resolver.close()
 
 

@@ -154,7 +154,7 @@ async def test_few_threads() -> None:
     await asyncio.gather(*(ask_system("localhost", socket.AF_INET) for _ in range(50)))
     assert 1 <= threads() <= MOST_THREADS
     deadline = time.monotonic() + _fallback.SECONDS_IDLE + 1.0
-    while threads() and time.monotonic() < deadline:
+    while threads() and time.monotonic() < deadline:  # noqa: ASYNC110  (a thread sets no event when it ends)
         await asyncio.sleep(0.05)
     assert threads() == 0
 
@@ -234,8 +234,8 @@ asyncio.run(main())
 
 def test_a_stuck_lookup_does_not_hold_the_interpreter() -> None:
     """A process ends while ``getaddrinfo`` is stuck."""
-    done = subprocess.run([sys.executable, "-c", STUCK_AT_EXIT], capture_output=True, text=True, timeout=15)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    done = subprocess.run([sys.executable, "-c", STUCK_AT_EXIT], capture_output=True, text=True, timeout=15, check=True)
+    assert (done.stdout, done.stderr) == ("done\n", "")
 
 
 FORKED = """
@@ -249,7 +249,7 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
 
-@pytest.mark.skipif(not hasattr(sys, "getswitchinterval") or sys.platform == "win32", reason="fork")
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 def test_a_forked_child_starts_anew() -> None:
     """A child does not wait for threads that only its parent has."""
     done = subprocess.run(

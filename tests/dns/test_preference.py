@@ -30,7 +30,7 @@ SIX = int(socket.AF_INET6)
         ("fe80::1%lo", "fe80::2%lo", "203.0.114.1", "203.0.114.9", SIX),
     ],
 )
-def test_the_family_that_goes_first(  # noqa: PLR0917
+def test_the_family_that_goes_first(
     monkeypatch: pytest.MonkeyPatch, six: str, from_six: str | None, four: str, from_four: str | None, first: int
 ) -> None:
     """The rules 1, 2, 5 and 6 of RFC 6724, section 6 decide by the first address of each family."""

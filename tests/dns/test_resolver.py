@@ -7,7 +7,7 @@ import time
 import aiohttp
 import pytest
 
-from aiohttp_hardened import DNSSettings
+from aiohttp_hardened import DNSSettings, Settings, create_session
 from aiohttp_hardened.dns._resolver import HardenedResolver, WrappedResolver
 from aiohttp_hardened.exceptions import DNSLookupError, PhaseTimeoutError
 from aiohttp_hardened.testing import FakeNameServer, FixedResolver
@@ -34,6 +34,7 @@ async def test_a_silent_server_is_given_up_at_the_deadline(family: socket.Addres
     assert caught.value.errno is None, "aiohttp would wrap it"
 
 
+@pytest.mark.loops("asyncio")
 async def test_without_a_deadline_c_ares_decides() -> None:
     """``timeouts.dns=None`` leaves it to c-ares when a silent server is given up."""
     with FakeNameServer() as names:
@@ -108,10 +109,8 @@ async def test_a_cancelled_lookup_is_cancelled() -> None:
             await second
 
 
-async def test_a_session_survives_the_dead_letter() -> None:
+async def test_a_session_closed_under_a_lookup() -> None:
     """Through a session: no ``CancelledError`` that nobody sent when it is closed under a lookup."""
-    from aiohttp_hardened import Settings, create_session
-
     with FakeNameServer() as names:
         names.set("x.test", mode="silent")
         session = create_session(Settings(dns=DNSSettings(nameservers=(names.address,))), hooks=())

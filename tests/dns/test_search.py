@@ -27,7 +27,11 @@ options ndots:5 timeout:2
         (CLUSTER, "api", ("api.default.svc.cluster.local.", "api.svc.cluster.local.", "api.")),
         (CLUSTER, "x.test", ("x.test.default.svc.cluster.local.", "x.test.svc.cluster.local.", "x.test.")),
         (CLUSTER, "x.test.", ("x.test.",)),
-        (CLUSTER, "a.b.c.d.e.f", ("a.b.c.d.e.f.", "a.b.c.d.e.f.default.svc.cluster.local.", "a.b.c.d.e.f.svc.cluster.local.")),
+        (
+            CLUSTER,
+            "a.b.c.d.e.f",
+            ("a.b.c.d.e.f.", "a.b.c.d.e.f.default.svc.cluster.local.", "a.b.c.d.e.f.svc.cluster.local."),
+        ),
         ("search corp.test", "x.test", ("x.test.", "x.test.corp.test.")),
         ("domain corp.test.", "x", ("x.corp.test.", "x.")),
         ("domain a.test\nsearch b.test c.test", "x", ("x.b.test.", "x.c.test.", "x.")),

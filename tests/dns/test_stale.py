@@ -63,13 +63,13 @@ async def test_the_last_good_answer_is_served_while_servers_fail(failure: str) -
 
 @pytest.mark.parametrize(("mode", "reason"), [("nxdomain", "host_not_found"), ("nodata", "no_data")])
 async def test_never_on_no_such_name(mode: str, reason: str) -> None:
-    """"No such name" ends the last good answer: it is not served then, nor when the servers fail later."""
+    """The answer "no such name" ends the last good answer: it is not served then, nor when the servers fail later."""
     with FakeNameServer() as names:
         names.set("x.test", "127.0.0.1", ttl=0)
         resolver = open_resolver(names)
         await resolve(resolver)
         for now in (mode, "servfail"):
-            names.set("x.test", mode=now)
+            names.set("x.test", mode=now, ttl=0)
             with pytest.raises(DNSLookupError) as caught:
                 await resolve(resolver)
             assert caught.value.reason == (reason if now == mode else "server_failure")
@@ -203,7 +203,7 @@ async def test_closed_under_a_refresh() -> None:
         await resolve(resolver)
         names.set("x.test", mode="silent")
         assert (await resolve(resolver))[1] == "stale"
-        assert len(asyncio.all_tasks()) == 2
+        assert len(asyncio.all_tasks()) > 1
         await resolver.close()
         await asyncio.sleep(0.05)
         assert len(asyncio.all_tasks()) == 1
@@ -224,8 +224,7 @@ async def test_through_a_session() -> None:
         settings = Settings(
             dns=DNSSettings(nameservers=(names.address,), cache_ttl=0.05), timeouts=TimeoutSettings(dns=1.0)
         )
-        async with raw_server(serve) as server, create_session(settings, hooks=(recorder,)) as session:
-            port = server if isinstance(server, int) else server.port
+        async with raw_server(serve) as (_, port), create_session(settings, hooks=(recorder,)) as session:
             for _ in range(4):
                 async with session.get(f"http://x.test:{port}/") as response:
                     assert response.status == 200

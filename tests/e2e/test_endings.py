@@ -7,20 +7,16 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
-from tests.e2e._table import Ending, Row, Table
 
 from aiohttp_hardened import Phase, create_session
 from aiohttp_hardened.testing import FixedResolver, HTTPServer, ThrowawayCA, TLSServer
+from tests.e2e._ending import Ending, get
+from tests.e2e._table import Row, Table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 endings = Table()
-
-
-async def get(session: aiohttp.ClientSession, url: str) -> None:
-    async with session.get(url) as response:
-        await response.read()
 
 
 @endings.row(

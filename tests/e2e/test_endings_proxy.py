@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
-from tests.e2e._table import Ending, Row, Table
 
 from aiohttp_hardened import Phase, PlaintextBoundaryError
 from aiohttp_hardened.testing import HTTPServer, ThrowawayCA, TLSServer, raw_server, refusing_address, scripted_proxy
+from tests.e2e._ending import Ending, get
+from tests.e2e._table import Row, Table
 
 if TYPE_CHECKING:
     from typing import Any
@@ -23,11 +24,6 @@ REFUSED = """
         TCP connect
         CONNECT tunnel{status} ! {word}
     """
-
-
-async def get(session: aiohttp.ClientSession, url: str, **options: Any) -> None:
-    async with session.get(url, **options) as response:
-        await response.read()
 
 
 # --- a proxy that nobody here wrote
@@ -108,14 +104,16 @@ async def proxy_that_is_not_there(ending: Ending) -> None:
         await get(await ending.session(), "https://x.test/", proxy=f"http://{host}:{port}")
 
 
-def refusal(name: str, word: str, code: int | None, answer: bytes, raises: type[BaseException], **expected: Any) -> None:
+def refusal(
+    name: str, word: str, code: int | None, answer: bytes, raises: type[BaseException], **expected: Any
+) -> None:
     async def scenario(ending: Ending) -> None:
         async with scripted_proxy(answer) as proxy:
             ending.where = proxy.removeprefix("http://")
             await get(await ending.session(), "https://x.test/", proxy=proxy)
 
     expected.setdefault("note", [f"CONNECT tunnel through {{where}} failed: {word} (queue 0.0 ms, tcp "])
-    tree = REFUSED.format(word=word, status="" if code is None else f" {code}")
+    tree = REFUSED.format(word=word, status=f" {code}")
     endings.add(name, scenario, tree, raises=raises, failed=Phase.TUNNEL, **expected)
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
-from tests.e2e._peers import nginx, openssl_server
-from tests.e2e._table import BUDGET, Ending, Row, Table
 
-from aiohttp_hardened import Phase, UnverifiedRequestError
+from aiohttp_hardened import Phase, Settings, TLSSettings, UnverifiedRequestError
 from aiohttp_hardened.testing import (
     FixedResolver,
     HTTPServer,
@@ -22,9 +24,12 @@ from aiohttp_hardened.testing import (
     raw_server,
     stalled_tls,
 )
+from tests.e2e._ending import BUDGET, Ending, get
+from tests.e2e._peers import openssl_server
+from tests.e2e._table import Row, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from typing import Any
 
     from aiohttp_hardened.testing import CertificateFiles
@@ -37,11 +42,6 @@ FAILED = """
         TCP connect
         TLS handshake ! {word}
     """
-
-
-async def get(session: aiohttp.ClientSession, url: str, **options: Any) -> None:
-    async with session.get(url, **options) as response:
-        await response.read()
 
 
 # --- the certificate
@@ -90,10 +90,10 @@ certificate("tls unknown authority", "certificate_authority_invalid", lambda ca:
     },
 )
 async def tls_expired_on_the_first_of_two_addresses(ending: Ending) -> None:
-    async with TLSServer(ending.ca.issue("x.test")) as good:
-        async with TLSServer(ending.ca.issue_expired("x.test"), host="127.0.0.2", port=good.port):
-            session = await ending.session(resolver=FixedResolver(("127.0.0.2", "127.0.0.1")))
-            await get(session, good.url(host="x.test"))
+    good = await ending.stack.enter_async_context(TLSServer(ending.ca.issue("x.test")))
+    async with TLSServer(ending.ca.issue_expired("x.test"), host="127.0.0.2", port=good.port):
+        session = await ending.session(resolver=FixedResolver(("127.0.0.2", "127.0.0.1")))
+        await get(session, good.url(host="x.test"))
 
 
 @endings.row(
@@ -189,90 +189,7 @@ async def tls_version_that_the_server_does_not_speak(ending: Ending) -> None:
         await get(await ending.session(replace(ending.settings, tls=newest)), url)
 
 
-# --- the client's certificate
-
-REJECTED_AFTER_THE_HANDSHAKE = """
-    GET ! tls_client_certificate_rejected
-      connection setup
-        TCP connect
-        TLS handshake
-    GET: resend 1 ! tls_client_certificate_rejected
-      connection setup
-        TCP connect
-        TLS handshake
-    """
-TAKEN = """
-    GET {status}
-      connection setup
-        TCP connect
-        TLS handshake
-      response body: complete
-    """
-
-
-def client_certificate(name: str, peer: Any, version: str, tree: str, *, shown: bool = False, **expected: Any) -> None:
-    async def scenario(ending: Ending) -> None:
-        settings = ending.settings
-        if shown:
-            client = ending.ca.issue_client("somebody")
-            files = {"client_cert": str(client.cert_file), "client_key": str(client.key_file)}
-            settings = replace(settings, tls=replace(settings.tls, **files))
-        with peer(ending.ca.issue("127.0.0.1"), ending.ca.ca_file, version) as url:
-            ending.where = url.removeprefix("https://").removesuffix("/")
-            await get(await ending.session(settings), url)
-
-    endings.add(name, scenario, tree, **expected)
-
-
-REJECTED = {"failed": Phase.TLS, "note": ["tls handshake with {where} failed: client_certificate_rejected (queue 0.0"]}
-client_certificate(
-    "tls 1.2 client certificate required",
-    openssl_server,
-    "1.2",
-    FAILED.format(word="client_certificate_rejected"),
-    raises=aiohttp.ClientConnectorSSLError,
-    **REJECTED,
-)
-client_certificate(
-    "tls 1.3 client certificate required",
-    openssl_server,
-    "1.3",
-    REJECTED_AFTER_THE_HANDSHAKE,
-    raises=aiohttp.ClientOSError,
-    **REJECTED,
-)
-for _version in ("1.2", "1.3"):
-    _attributes = {"TLS handshake": {"tls.protocol.version": _version, "tls.established": True}}
-    client_certificate(
-        f"tls {_version} client certificate required by nginx",
-        nginx,
-        _version,
-        TAKEN.format(status="400 ! 400"),
-        attributes=_attributes,
-    )
-    client_certificate(
-        f"tls {_version} client certificate shown to nginx",
-        nginx,
-        _version,
-        TAKEN.format(status=200),
-        shown=True,
-        attributes=_attributes,
-    )
-
-
-@endings.row(
-    FAILED.format(word="peer_connection_closed"),
-    raises=aiohttp.ClientConnectorError,
-    failed=Phase.TLS,
-    note=["tls handshake with {where} failed: peer_connection_closed"],
-)
-async def client_certificate_required_by_a_peer_that_sends_no_alert(ending: Ending) -> None:
-    # asyncio's servers close without one.
-    certificate = ending.ca.issue("127.0.0.1")
-    version = ssl.TLSVersion.TLSv1_2
-    async with TLSServer(certificate, client_ca=ending.ca.ca_file, maximum_version=version) as server:
-        ending.where = f"127.0.0.1:{server.port}"
-        await get(await ending.session(), server.url())
+# --- the trust store
 
 
 @endings.row(
@@ -289,6 +206,58 @@ async def first_use_of_a_trust_decision(ending: Ending) -> None:
     decision = replace(ending.settings.tls, name=f"of {id(ending)}")
     async with TLSServer(ending.ca.issue("127.0.0.1")) as server:
         await get(await ending.session(replace(ending.settings, tls=decision)), server.url())
+
+
+@contextmanager
+def stalled_trust_store(ending: Ending) -> Generator[Settings]:
+    """Give settings whose file of authorities cannot be read before the end, as on a dead network file system."""
+    with TemporaryDirectory() as directory:
+        file = Path(directory, "ca.pem")
+        file.touch()
+        settings = replace(ending.settings, tls=TLSSettings(trust="none", ca_files=(str(file),)))
+        file.unlink()
+        os.mkfifo(file)
+        try:
+            yield settings
+        finally:
+            file.write_bytes(ending.ca.ca_file.read_bytes())
+
+
+WAITING = """
+    GET{request}
+      connection setup{setup}
+    """
+
+
+def trust_store(budget: str, raises: type[BaseException], name: str, **expected: Any) -> None:
+    async def scenario(ending: Ending) -> None:
+        with stalled_trust_store(ending) as settings:
+            timeout = aiohttp.ClientTimeout(**{budget: 0.1})  # type: ignore[arg-type]
+            await get(await ending.session(settings), "https://127.0.0.1:1/", timeout=timeout)
+
+    endings.add(
+        f"{budget} runs out while the trust store is read",
+        scenario,
+        WAITING.format(request=f" ! {name}", setup=" ! _OTHER"),
+        raises=raises,
+        failed=Phase.SETUP,
+        note=[f"connection setup to 127.0.0.1:1 timed out: the {budget} budget of 0.10 s ran out (queue 0.0 ms)"],
+        **expected,
+    )
+
+
+trust_store("total", TimeoutError, "TimeoutError")
+trust_store("connect", aiohttp.ConnectionTimeoutError, "aiohttp.ConnectionTimeoutError", cause=(Phase.SETUP, 0.1))
+
+
+@endings.row(WAITING.format(request=": cancelled", setup=": cancelled"))
+async def cancelled_while_the_trust_store_is_read(ending: Ending) -> None:
+    with stalled_trust_store(ending) as settings:
+        task = asyncio.create_task(get(await ending.session(settings), "https://127.0.0.1:1/"))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
 
 @pytest.mark.parametrize("row", endings.rows, ids=lambda row: row.name)

@@ -4,11 +4,11 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from opentelemetry import context
+from opentelemetry import context, trace
 from opentelemetry.instrumentation.utils import suppress_http_instrumentation, suppress_instrumentation
 
 from aiohttp_hardened import Phase
-from tests.telemetry._driving import Driven, driven
+from tests.telemetry._driving import URL_TEXT, Driven, driven
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,14 +61,13 @@ def test_it_is_decided_at_the_start_for_the_whole_request(hooked: Driven) -> Non
     told, untold = hooked.timing(), hooked.timing()
     first = hooked.begin(timing=told)
     with suppress_http_instrumentation():
-        hooked.begin(timing=untold)
+        hooked.answer(hooked.begin(timing=untold))
         hooked.connect(first)
         hooked.answer(first)
-        hooked.answer(hooked.begin(timing=told))
-    second = hooked.begin(timing=untold)
-    hooked.connect(second)
-    hooked.answer(second)
-    assert [span.name for span in hooked.spans if span.name == "GET"] == ["GET", "GET"]
+        hooked.answer(hooked.begin("http://x.test/told", timing=told))
+    hooked.answer(hooked.begin("http://x.test/untold", timing=untold))
+    urls = [(span.attributes or {})["url.full"] for span in hooked.spans if span.name == "GET"]
+    assert urls == [URL_TEXT, "http://x.test/told"]
     assert sum(point.count for point in hooked.points("http.client.request.duration")) == 2
 
 
@@ -89,7 +88,9 @@ def test_excluded_urls_are_left_alone(monkeypatch: pytest.MonkeyPatch, variables
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with driven() as hooked:
-        attempt = hooked.get("http://x.test:8080/healthz")
+        with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False))):
+            attempt = hooked.get("http://x.test:8080/healthz")
+        assert bool(hooked.points("http.client.request.duration")) is told
         assert nothing_told(hooked) is not told
         assert ("traceparent" in attempt.headers) is told
 

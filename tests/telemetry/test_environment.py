@@ -44,7 +44,7 @@ def test_sanitized_headers_keep_their_values_back(monkeypatch: pytest.MonkeyPatc
     """A captured name that matches part of the sanitize list shows no value."""
     monkeypatch.setenv(REQUEST, ".*")
     monkeypatch.setenv(RESPONSE, "set-cookie")
-    monkeypatch.setenv(SANITIZE, "Auth,.*cookie")
+    monkeypatch.setenv(SANITIZE, "uthor,cookie")
     sent = {"Authorization": "SECRET", "Accept": "*/*"}
     assert captured(sent=sent, got={"Set-Cookie": "SECRET"}) == {
         "http.request.header.authorization": ("[REDACTED]",),

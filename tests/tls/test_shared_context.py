@@ -107,7 +107,7 @@ async def test_the_loop_is_not_blocked_by_the_first_request(throwaway_ca: Throwa
 
     beating = asyncio.create_task(beat())
     await asyncio.sleep(0.01)
-    context = await _registry.context_ready(TLSSettings(ca_files=(str(throwaway_ca.ca_file),), name="heartbeat"))
+    context = await _registry.context_ready(TLSSettings(ca_files=(str(throwaway_ca.ca_file),), name=f"heartbeat {id(beating)}"))
     beating.cancel()
     assert len(context.get_ca_certs()) > 50
     # Blocking would be one beat of the whole build; the rest is the machine's noise.
