@@ -5,11 +5,11 @@ lowest and the newest supported aiohttp:
 
 * ``BaseConnector``: ``connect``'s signature, ``_wait_for_available_connection``,
   ``_create_connection``, ``_release``, ``_close``, ``_closed``, ``_conns``, ``_acquired``,
-  ``_factory``, ``_keepalive_timeout``, ``_limit``, ``_loop``
+  ``_factory``, ``_keepalive_timeout``, ``_loop``
 * ``TCPConnector``: ``_resolve_host``, ``_resolve_host_with_throttle``, ``_cached_hosts``,
   ``_throttle_dns_futures``, ``_create_direct_connection``, ``_create_proxy_connection``,
   ``_wrap_create_connection``, ``_start_tls_connection``, ``_get_ssl_context``,
-  ``_socket_factory``, ``_ssl``, ``_resolver``
+  ``_get_fingerprint``, ``_socket_factory``, ``_ssl``
 * ``ClientRequest._timer``
 * ``tracing.Trace``: ``_trace_config``, ``_trace_config_ctx``
 """
@@ -209,7 +209,7 @@ class TimedConnector(aiohttp.BaseConnector):
             ) from None
 
     def _full(self) -> str:
-        parts = [f"limit {self._limit}"] if self._limit else []
+        parts = [f"limit {self.limit}"] if self.limit else []
         if self.limit_per_host:
             parts.append(f"limit_per_host {self.limit_per_host}")
         return ", ".join(parts)
@@ -337,10 +337,10 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):
         if attempt is None or is_ip_address(host):
             return await super()._resolve_host(host, port, traces)
         key = (host, port)
-        if self._use_dns_cache and key in self._cached_hosts and not self._cached_hosts.expired(key):
+        if self.use_dns_cache and key in self._cached_hosts and not self._cached_hosts.expired(key):
             attempt.hooks.dns_cache_hit(attempt)
             return await super()._resolve_host(host, port, traces)
-        lookup = Lookup(attempt, host, port, coalesced=self._use_dns_cache and key in self._throttle_dns_futures)
+        lookup = Lookup(attempt, host, port, coalesced=self.use_dns_cache and key in self._throttle_dns_futures)
         outer = current_lookup.get()
         current_lookup.set(lookup)
         try:

@@ -10,7 +10,7 @@ import asyncio
 import os
 import statistics
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -35,10 +35,8 @@ NAMES = 50
 
 async def _seconds(awaitable: Awaitable[Any]) -> float:
     start = time.perf_counter()
-    try:
+    with suppress(aiohttp.ClientError, TimeoutError):
         await awaitable
-    except (aiohttp.ClientError, TimeoutError):
-        pass
     return time.perf_counter() - start
 
 

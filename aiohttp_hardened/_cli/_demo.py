@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from rich.console import Console
 
 from aiohttp_hardened import DNSSettings, Settings, TimeoutSettings, TLSSettings, create_session
@@ -28,6 +28,8 @@ from aiohttp_hardened.testing import (
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Awaitable, Callable
+
+    from opentelemetry.sdk.metrics.export import MetricReader
 
 _SECONDS_BETWEEN_ROUNDS = 1.0
 

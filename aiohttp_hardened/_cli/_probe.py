@@ -157,9 +157,8 @@ def _summarise(console: Console, tries: Sequence[_Try]) -> None:
     for phase in Phase:
         values = durations.get(phase)
         if values:
-            console.print(
-                f"  {phase.value:18} {len(values):>4} {min(values):>9.1f} {statistics.median(values):>9.1f} {max(values):>9.1f}"
-            )
+            figures = (min(values), statistics.median(values), max(values))
+            console.print(f"  {phase.value:18} {len(values):>4} " + " ".join(f"{each:>9.1f}" for each in figures))
 
 
 def _as_json(found: _Try) -> dict[str, Any]:

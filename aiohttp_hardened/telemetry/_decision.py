@@ -36,18 +36,17 @@ class Decision(Enum):
     """Nothing: its URL is on a list of those to leave alone."""
 
 
-def decide(attempt: Attempt, environment: Environment, context: Context) -> Decision:
+def decide(attempt: Attempt, environment: Environment) -> Decision:
     """Return the decision for an attempt's request; all hooks and attempts share the first one.
 
     Args:
         attempt: Of the request.
         environment: Of the hook that asks.
-        context: The caller's.
     """
     state = attempt.request.state
     decision: Decision | None = state.get(Decision)
     if decision is None:
-        decision = state[Decision] = _decide(attempt, environment, context)
+        decision = state[Decision] = _decide(attempt, environment, context_api.get_current())
     return decision
 
 

@@ -60,12 +60,11 @@ class MetricHook:
 
     def on_request_start(self, attempt: Attempt) -> None:
         """Count an active request."""
-        context = get_current()
-        if decide(attempt, self._environment, context) is not Decision.TOLD:
+        if decide(attempt, self._environment) is not Decision.TOLD:
             attempt.ignore(self)
             return
         if attempt.context is None:
-            attempt.context = context
+            attempt.context = get_current()
         method = self._environment.method(attempt.method)
         active = (method, *self._instruments.server(attempt.server_address, attempt.server_port))
         self._observed.change_active(active, 1)

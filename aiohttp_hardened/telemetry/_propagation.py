@@ -10,11 +10,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from multidict import istr
+from multidict import CIMultiDict, istr
 from opentelemetry import propagate
 
 if TYPE_CHECKING:
-    from multidict import CIMultiDict
     from opentelemetry.context import Context
     from opentelemetry.propagators.textmap import TextMapPropagator
 
@@ -38,32 +37,31 @@ def propagate_trace(attempt: Attempt, context: Context, propagate_to: tuple[str,
     headers = attempt.headers
     state = attempt.request.state
     fields = _fields(propagate.get_global_textmap())
-    present = tuple(map(headers.get, fields))
-    if present.count(None) != len(present) and not _take_back(headers, fields, present, state.get(_INJECTED)):
-        return
+    for field in fields:
+        if field in headers:
+            if not _take_back(headers, fields, state.get(_INJECTED)):
+                return
+            break
     if attempt.cross_origin or (propagate_to is not None and not is_allowed(attempt.server_address, propagate_to)):
         return
     if _BAGGAGE in headers:
         _inject_beside_baggage(headers, context)
-        baggage = None
     else:
         propagate.inject(headers, context)
-        baggage = headers.get(_BAGGAGE)
-    state[_INJECTED] = (tuple(map(headers.get, fields)), baggage)
+    state[_INJECTED] = context
 
 
-def _take_back(
-    headers: CIMultiDict[str],
-    fields: tuple[istr, ...],
-    present: tuple[str | None, ...],
-    injected: tuple[tuple[str | None, ...], str | None] | None,
-) -> bool:
+def _take_back(headers: CIMultiDict[str], fields: tuple[istr, ...], injected: Context | None) -> bool:
     """Remove what an earlier attempt of the same request injected; ``False``: it is somebody else's."""
-    if injected is None or present != injected[0]:
+    if injected is None:
+        return False
+    ours: CIMultiDict[str] = CIMultiDict()
+    propagate.inject(ours, injected)
+    if any(headers.get(field) != ours.get(field) for field in fields):
         return False
     for field in fields:
         headers.popall(field, None)
-    if injected[1] is not None and headers.get(_BAGGAGE) == injected[1]:
+    if _BAGGAGE in ours and headers.get(_BAGGAGE) == ours[_BAGGAGE]:
         del headers[_BAGGAGE]
     return True
 

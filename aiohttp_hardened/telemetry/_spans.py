@@ -79,7 +79,7 @@ class SpanHook:
     def on_request_start(self, attempt: Attempt) -> None:
         """Start the span of a send attempt and inject its context into the headers."""
         context = get_current()
-        decision = decide(attempt, self._environment, context)
+        decision = decide(attempt, self._environment)
         settings = self._settings
         if decision is not Decision.TOLD:
             if decision is Decision.SUPPRESSED:
@@ -112,13 +112,14 @@ class SpanHook:
     def _describe(self, attempt: Attempt) -> tuple[str, dict[str, Any]]:
         """Return a request span's name, and the attributes that samplers and processors see at its start."""
         environment = self._environment
-        method = environment.method(attempt.method)
-        attributes = _base_attributes(method, attempt.server_address, attempt.server_port).copy()
-        attributes[_names.URL_FULL] = redact_url(str(attempt.url), self._settings)
-        name = method
-        if method == _names.OTHER:
+        name = method = attempt.method
+        if method in environment.methods:
+            attributes = _base_attributes(method, attempt.server_address, attempt.server_port).copy()
+        else:
             name = _names.UNKNOWN_METHOD_SPAN
-            attributes[_names.HTTP_REQUEST_METHOD_ORIGINAL] = attempt.method
+            attributes = _base_attributes(_names.OTHER, attempt.server_address, attempt.server_port).copy()
+            attributes[_names.HTTP_REQUEST_METHOD_ORIGINAL] = method
+        attributes[_names.URL_FULL] = redact_url(str(attempt.url), self._settings)
         if attempt.resend_count:
             attributes[_names.HTTP_REQUEST_RESEND_COUNT] = attempt.resend_count
         given = attempt.request.trace_request_ctx

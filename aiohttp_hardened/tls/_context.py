@@ -70,7 +70,7 @@ class SharedSSLContext(ssl.SSLContext):
 
     _published: Published
 
-    def __new__(cls, inner: ssl.SSLContext, name: str) -> SharedSSLContext:  # noqa: D102  (the class says it)
+    def __new__(cls, inner: ssl.SSLContext, name: str) -> SharedSSLContext:
         del name
         return super().__new__(cls, inner.protocol)
 

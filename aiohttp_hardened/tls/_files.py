@@ -91,7 +91,7 @@ def as_path(content: bytes | None) -> Iterator[str | None]:
     if sys.platform == "linux":
         descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
         try:
-            with open(descriptor, "wb", closefd=False) as file:  # noqa: PTH123  (a descriptor)
+            with open(descriptor, "wb", closefd=False) as file:
                 file.write(content)
             yield f"/proc/self/fd/{descriptor}"
         finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import json
 import re
 import subprocess
@@ -23,16 +25,13 @@ if TYPE_CHECKING:
 @contextmanager
 def running(server: HTTPServer) -> Iterator[HTTPServer]:
     """Run a server on a loop and a thread of its own: ``main()`` has a loop too."""
-    import asyncio
-
     started, over = threading.Event(), threading.Event()
 
     async def serve() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
         async with server:
             started.set()
-            while not over.is_set():
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(over.wait)
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
@@ -154,8 +153,6 @@ def test_wrong_arguments(arguments: list[str], words: str, capsys: pytest.Captur
 
 def test_without_rich(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A missing extra is named with the command that installs it."""
-    import importlib.util
-
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert main(["probe", "http://127.0.0.1/"]) == 2
     assert "pip install 'aiohttp-hardened[demo]'" in capsys.readouterr().err

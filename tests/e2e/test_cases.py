@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -69,7 +69,13 @@ class Told:
     def points(self, name: str) -> list[Any]:
         data = self.reader.get_metrics_data()
         metrics = data.resource_metrics[0].scope_metrics if data else []
-        return [point for scope in metrics for metric in scope.metrics if metric.name == name for point in metric.data.data_points]
+        return [
+            point
+            for scope in metrics
+            for metric in scope.metrics
+            if metric.name == name
+            for point in metric.data.data_points
+        ]
 
 
 @pytest.fixture
@@ -90,7 +96,7 @@ async def seconds(awaitable: Any) -> tuple[float, BaseException]:
 
 
 async def test_nothing_stays_current_beside_another_instrumentation(told: Told, caplog: Any) -> None:
-    """The caller's span is the same before and after, and no detach fails. (CASES 6)"""
+    """The caller's span is the same before and after, and no detach fails (CASES 6)."""
     tracer = told.tracers.get_tracer("test")
     async with HTTPServer() as server:
         theirs = contrib_trace_config(tracer_provider=told.tracers)
@@ -112,7 +118,7 @@ def instrumented(told: Told) -> Iterator[None]:
 
 
 async def test_one_client_span_under_another_instrumentation(told: Told, instrumented: None) -> None:
-    """Theirs is the one CLIENT span, our phases are its children, and no list of theirs grows. (CASES 7)"""
+    """Theirs is the one CLIENT span, our phases are its children, and no list of theirs grows (CASES 7)."""
     given: list[aiohttp.TraceConfig] = []
     async with HTTPServer() as server:
         for _ in range(3):
@@ -128,19 +134,25 @@ async def test_one_client_span_under_another_instrumentation(told: Told, instrum
 
 @pytest.mark.parametrize("ours_first", [True, False])
 async def test_the_order_of_two_trace_configs_does_not_matter(told: Told, ours_first: bool) -> None:
-    """Whichever TraceConfig comes first, there is one CLIENT span. (CASES 7)"""
+    """Whichever TraceConfig comes first, there is one CLIENT span (CASES 7)."""
     configs = [create_trace_config(hooks=told.hooks), contrib_trace_config(tracer_provider=told.tracers)]
-    async with HTTPServer() as server, aiohttp.ClientSession(trace_configs=configs if ours_first else configs[::-1]) as session:
+    async with (
+        HTTPServer() as server,
+        aiohttp.ClientSession(trace_configs=configs if ours_first else configs[::-1]) as session,
+    ):
         await get(session, server.url())
     assert [span.name for span in told.spans() if span.kind is trace.SpanKind.CLIENT] == ["GET"]
 
 
 async def test_a_body_lasts_until_it_is_read(told: Told) -> None:
-    """A body that comes in pieces is a span of its own, as long as it took. (CASES 14)"""
-    async with HTTPServer() as server, create_session(hooks=told.hooks) as session:
-        async with session.get(server.url("/stream?chunks=3&seconds=0.1")) as response:
-            async for _ in response.content.iter_any():
-                pass
+    """A body that comes in pieces is a span of its own, as long as it took (CASES 14)."""
+    async with (
+        HTTPServer() as server,
+        create_session(hooks=told.hooks) as session,
+        session.get(server.url("/stream?chunks=3&seconds=0.1")) as response,
+    ):
+        async for _ in response.content.iter_any():
+            pass
     (request,), (body,) = told.spans("GET"), told.spans("response body")
     assert body.start_time == request.end_time
     assert body.end_time - body.start_time > 0.2e9
@@ -149,7 +161,7 @@ async def test_a_body_lasts_until_it_is_read(told: Told) -> None:
 
 @pytest.mark.parametrize("addresses", [1, 2, 8])
 async def test_one_connect_budget_over_all_addresses(addresses: int) -> None:
-    """However many addresses accept and never speak TLS, the budget is one. (CASES 15)"""
+    """However many addresses accept and never speak TLS, the budget is one (CASES 15)."""
     hosts = [f"127.0.0.{number}" for number in range(2, 2 + addresses)]
     settings = Settings(timeouts=TimeoutSettings(connect=0.5, tls=0.3))
     with stalled_tls(hosts[0]) as (_, port):
@@ -170,7 +182,7 @@ async def test_one_connect_budget_over_all_addresses(addresses: int) -> None:
 
 
 async def test_a_requests_own_timeout_wins_where_it_says_something() -> None:
-    """``sock_connect`` replaces tcp and tls, ``connect`` replaces queue and connect; the rest stays. (CASES 15)"""
+    """``sock_connect`` replaces tcp and tls, ``connect`` replaces queue and connect; the rest stays (CASES 15)."""
     settings = Settings(timeouts=TimeoutSettings(tls=3.0, connect=5.0, queue=5.0))
     with stalled_tls() as (host, port):
         async with create_session(settings, hooks=()) as session:
@@ -190,7 +202,7 @@ async def test_aiohttps_default_timeout_is_nobodys_decision() -> None:
 
 
 async def test_a_full_pool_is_not_a_dead_host(told: Told) -> None:
-    """A wait that times out in the queue says that the pool was full. (CASES 16)"""
+    """A wait that times out in the queue says that the pool was full (CASES 16)."""
     settings = Settings(timeouts=TimeoutSettings(queue=0.2))
     async with HTTPServer() as server:
         connector = create_connector(settings, limit=1)
@@ -203,7 +215,9 @@ async def test_a_full_pool_is_not_a_dead_host(told: Told) -> None:
     assert "the pool was full (limit 1)" in "".join(exc.__notes__)
     (waited,) = told.spans("wait for connection")
     assert waited.attributes["error.type"] == "timed_out"
-    assert [point.attributes["error.type"] for point in told.points("http.client.request.time_in_queue")] == ["timed_out"]
+    assert [point.attributes["error.type"] for point in told.points("http.client.request.time_in_queue")] == [
+        "timed_out"
+    ]
 
 
 class Broken:
@@ -223,7 +237,7 @@ class Broken:
 
 
 async def test_a_broken_hook_changes_nothing(told: Told, caplog: Any) -> None:
-    """Requests succeed, other hooks are called, failures are counted and logged once in a while. (CASES 17)"""
+    """Requests succeed, other hooks are called, failures are counted and logged once in a while (CASES 17)."""
     recorder = PhaseRecorder()
     before = figures.telemetry_errors
     _hooks._last_logged.clear()
@@ -239,9 +253,9 @@ async def test_a_broken_hook_changes_nothing(told: Told, caplog: Any) -> None:
 
 def inotify() -> int:
     found = 0
-    for entry in os.listdir("/proc/self/fd"):
+    for entry in Path("/proc/self/fd").iterdir():
         try:
-            found += "inotify" in os.readlink(f"/proc/self/fd/{entry}")
+            found += "inotify" in str(entry.readlink())
         except OSError:
             continue
     return found
@@ -250,7 +264,7 @@ def inotify() -> int:
 @pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
 async def test_sessions_share_one_channel(closed: bool) -> None:
-    """A hundred sessions, closed or forgotten, hold one c-ares channel, and none a moment later. (CASES 18)"""
+    """A hundred sessions, closed or forgotten, hold one c-ares channel, and none a moment later (CASES 18)."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     before = inotify()
     for _ in range(100):
@@ -265,7 +279,7 @@ async def test_sessions_share_one_channel(closed: bool) -> None:
 
 
 async def test_a_session_that_is_closed_under_a_lookup(told: Told) -> None:
-    """Who looks up gets a connection error at once, never a cancellation that nobody sent. (CASES 19)"""
+    """Who looks up gets a connection error at once, never a cancellation that nobody sent (CASES 19)."""
     with FakeNameServer() as names:
         names.set("x.test", mode="silent")
         session = create_session(Settings(dns=DNSSettings(nameservers=(names.address,))), hooks=told.hooks)
@@ -279,7 +293,7 @@ async def test_a_session_that_is_closed_under_a_lookup(told: Told) -> None:
 
 
 async def test_a_session_that_is_closed_under_a_queue() -> None:
-    """Who waits in the queue gets a connection error too. (CASES 19)"""
+    """Who waits in the queue gets a connection error too (CASES 19)."""
     async with HTTPServer() as server:
         session = create_session(hooks=(), connector=create_connector(limit=1))
         busy = asyncio.create_task(session.get(server.url("/slow?seconds=5")))
@@ -292,7 +306,7 @@ async def test_a_session_that_is_closed_under_a_queue() -> None:
 
 
 async def test_a_resolver_that_is_gone() -> None:
-    """A caller's resolver that was closed under the session is a connection error. (CASES 19)"""
+    """A caller's resolver that was closed under the session is a connection error (CASES 19)."""
     resolver = aiohttp.AsyncResolver()
     async with create_session(hooks=(), connector=create_connector(resolver=resolver)) as session:
         await resolver.close()
@@ -301,7 +315,7 @@ async def test_a_resolver_that_is_gone() -> None:
 
 
 async def test_a_hidden_retry_is_two_attempts(told: Told) -> None:
-    """Aiohttp's silent resend is a span of its own, with a traceparent of its own. (CASES 21)"""
+    """Aiohttp's silent resend is a span of its own, with a traceparent of its own (CASES 21)."""
     async with HTTPServer() as server, create_session(hooks=told.hooks) as session:
         await get(session, server.url("/close-keepalive"))
         await get(session, server.url("/close-keepalive"))
@@ -309,11 +323,13 @@ async def test_a_hidden_retry_is_two_attempts(told: Told) -> None:
     spans = told.spans("GET")
     assert [None, None, 1] == [span.attributes.get("http.request.resend_count") for span in spans]
     assert [None, "aiohttp.ServerDisconnectedError", None] == [span.attributes.get("error.type") for span in spans]
-    assert sent == [f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-{span.context.trace_flags:02x}" for span in spans]
+    assert sent == [
+        f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-{span.context.trace_flags:02x}" for span in spans
+    ]
 
 
 async def test_the_callers_trace_context_is_left_alone(told: Told) -> None:
-    """One value on the wire, the caller's, in whatever case it was written. (CASES 22)"""
+    """One value on the wire, the caller's, in whatever case it was written (CASES 22)."""
     theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with HTTPServer() as server, create_session(hooks=told.hooks) as session:
         await get(session, server.url(), headers={"TraceParent": theirs})
@@ -322,7 +338,7 @@ async def test_the_callers_trace_context_is_left_alone(told: Told) -> None:
 
 
 async def test_no_secret_is_exported(told: Told) -> None:
-    """User info, query and fragment are kept back before a span starts, and in every text. (CASES 23)"""
+    """User info, query and fragment are kept back before a span starts, and in every text (CASES 23)."""
     async with HTTPServer() as server, create_session(hooks=told.hooks) as session:
         await get(session, f"http://user:p4ss@127.0.0.1:{server.port}/?token=SECRET&X-Amz-Signature=zzz#frag")
         for proxy in ("http://proxyuser:proxyp4ss@127.0.0.1:1",):
@@ -334,7 +350,7 @@ async def test_no_secret_is_exported(told: Told) -> None:
 
 
 async def test_fast_phases_fall_into_different_buckets(told: Told) -> None:
-    """Loopback connects fill at least two buckets. (CASES 24)"""
+    """Loopback connects fill at least two buckets (CASES 24)."""
     async with HTTPServer() as server, HTTPServer() as busy:
         connector = create_connector(force_close=True)
         async with create_session(hooks=told.hooks, connector=connector) as session:
@@ -346,7 +362,7 @@ async def test_fast_phases_fall_into_different_buckets(told: Told) -> None:
 
 
 async def test_fifty_sessions_make_no_instrument_again(told: Told, caplog: Any) -> None:
-    """Instruments are made once per provider; nothing is logged. (CASES 25)"""
+    """Instruments are made once per provider; nothing is logged (CASES 25)."""
     for _ in range(50):
         async with create_session(hooks=[MetricHook(meter_provider=told.meters)]):
             pass
@@ -354,7 +370,7 @@ async def test_fifty_sessions_make_no_instrument_again(told: Told, caplog: Any) 
 
 
 async def test_series_are_limited(told: Told) -> None:
-    """A thousand hosts and odd methods make no more series than the limit allows. (CASES 26)"""
+    """A thousand hosts and odd methods make no more series than the limit allows (CASES 26)."""
     async with HTTPServer() as server:
         connector = create_connector(resolver=FixedResolver(), force_close=True)
         async with create_session(hooks=told.hooks, connector=connector) as session:
@@ -368,7 +384,7 @@ async def test_series_are_limited(told: Told) -> None:
 
 
 async def test_budgets_above_five_seconds_are_exact() -> None:
-    """Aiohttp rounds up from 5 s; a budget of ours is what it says. (CASES 31)"""
+    """Aiohttp rounds up from 5 s; a budget of ours is what it says (CASES 31)."""
     settings = Settings(timeouts=TimeoutSettings(total=5.3, tls=5.1, connect=5.2, read=None))
     with stalled_tls() as (host, port):
         async with HTTPServer() as server, create_session(settings, hooks=()) as session:
@@ -380,7 +396,7 @@ async def test_budgets_above_five_seconds_are_exact() -> None:
 
 
 async def test_every_timeout_says_which(told: Told) -> None:
-    """Each is a ``TimeoutError`` with its phase, its budget and words. (CASES 32)"""
+    """Each is a ``TimeoutError`` with its phase, its budget and words (CASES 32)."""
     budgets = TimeoutSettings(queue=0.1, dns=0.1, tcp=0.1, tls=0.1, read=0.1)
     with FakeNameServer() as names, dead_address() as dead, stalled_tls() as stalled:
         names.set("x.test", mode="silent")
@@ -401,7 +417,7 @@ async def test_every_timeout_says_which(told: Told) -> None:
 
 
 async def test_a_failover_is_found_at_once() -> None:
-    """When all addresses of a name fail, it is asked again at the next request. (CASES 33)"""
+    """When all addresses of a name fail, it is asked again at the next request (CASES 33)."""
     async with HTTPServer() as server:
         resolver = FixedResolver(("127.0.0.2",))
         async with create_session(hooks=(), connector=create_connector(resolver=resolver, force_close=True)) as session:
@@ -417,7 +433,7 @@ SETTINGS = Settings(timeouts=TimeoutSettings(total=5.0))
 
 
 def test_settings_belong_to_no_loop() -> None:
-    """Made at import, used in two runs one after the other, and in two loops at once. (CASES 34)"""
+    """Made at import, used in two runs one after the other, and in two loops at once (CASES 34)."""
 
     async def use() -> str:
         async with HTTPServer() as server, create_session(SETTINGS, hooks=()) as session:
@@ -434,7 +450,7 @@ def test_settings_belong_to_no_loop() -> None:
 
 
 def test_without_a_loop_it_says_so() -> None:
-    """One clear sentence. (CASES 34)"""
+    """One clear sentence (CASES 34)."""
     for create in (create_session, create_connector):
         with pytest.raises(RuntimeError, match="needs a running event loop: call it inside a coroutine"):
             create()

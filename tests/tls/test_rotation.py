@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 import time
@@ -11,7 +12,8 @@ import aiohttp
 import pytest
 
 from aiohttp_hardened import Settings, TLSSettings, create_session, create_ssl_context, reload_tls
-from aiohttp_hardened.testing import ThrowawayCA, TLSServer, throwaway_ca as another_ca
+from aiohttp_hardened.testing import ThrowawayCA, TLSServer
+from aiohttp_hardened.testing import throwaway_ca as another_ca
 from aiohttp_hardened.timing._figures import figures
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ async def who(session: aiohttp.ClientSession, server: TLSServer) -> str:
 
 
 async def test_a_rotation_reaches_pooled_and_resumed_connections(pair: Pair, throwaway_ca: ThrowawayCA) -> None:
-    """Once ``reload_tls`` returns, the server sees the new name: kept-alive and resumed included. (CASES 12)"""
+    """Once ``reload_tls`` returns, the server sees the new name: kept-alive and resumed included (CASES 12)."""
     settings = Settings(tls=pair.settings())
     async with (
         TLSServer(throwaway_ca.issue("127.0.0.1"), client_ca=throwaway_ca.ca_file) as server,
@@ -77,7 +79,7 @@ async def test_unchanged_files_are_not_loaded_again(pair: Pair) -> None:
 async def test_a_bad_pair_is_rejected_and_the_old_one_serves_on(
     fault: str, pair: Pair, throwaway_ca: ThrowawayCA, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A rejected reload leaves everything as it was, is logged with the reason, and counted. (CASES 2)"""
+    """A rejected reload leaves everything as it was, is logged with the reason, and counted (CASES 2)."""
     settings = Settings(tls=pair.settings())
     async with (
         TLSServer(throwaway_ca.issue("127.0.0.1"), client_ca=throwaway_ca.ca_file) as server,
@@ -119,9 +121,7 @@ def break_it(fault: str, pair: Pair, ca: ThrowawayCA) -> tuple[str, ...]:
 
 
 async def test_a_removed_authority_is_no_longer_trusted(throwaway_ca: ThrowawayCA, tmp_path: Path) -> None:
-    """Loading into a live context only ever adds; a swap takes away too. (CASES 12)"""
-    import asyncio
-
+    """Loading into a live context only ever adds; a swap takes away too (CASES 12)."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     bundle = tmp_path / "ca.pem"
     bundle.write_bytes(throwaway_ca.ca_file.read_bytes())
@@ -139,7 +139,7 @@ async def test_a_removed_authority_is_no_longer_trusted(throwaway_ca: ThrowawayC
 
 
 async def test_a_hundred_rotations_leave_nothing(pair: Pair, throwaway_ca: ThrowawayCA) -> None:
-    """One context lives however often it was swapped. (CASES 12)"""
+    """One context lives however often it was swapped (CASES 12)."""
     settings = Settings(tls=pair.settings())
     pairs = [throwaway_ca.issue_client(name) for name in ("one", "two")]
     async with (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import hashlib
 import pickle
 import ssl
 import threading
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from aiohttp_hardened import (
     Settings,
@@ -43,7 +45,7 @@ def test_equal_settings_share_one_context(throwaway_ca: ThrowawayCA) -> None:
 
 
 async def test_fifty_first_requests_build_one_context(throwaway_ca: ThrowawayCA, monkeypatch: Any) -> None:
-    """However many wait, one context is built; one caller's cancellation does not disturb the other 49. (CASES 9)"""
+    """However many wait, one context is built; one caller's cancellation does not disturb the other 49 (CASES 9)."""
     built = []
     real = _registry._make
 
@@ -84,7 +86,7 @@ def test_threads_and_loops_get_one_context(throwaway_ca: ThrowawayCA) -> None:
 
 
 async def test_a_failed_build_is_tried_again(throwaway_ca: ThrowawayCA, tmp_path: Path) -> None:
-    """A failure is everybody's who waited, and nobody's who asks later. (CASES 9)"""
+    """A failure is everybody's who waited, and nobody's who asks later (CASES 9)."""
     bundle = tmp_path / "ca.pem"
     bundle.write_text("nothing\n")
     tls = TLSSettings(trust="none", ca_files=(str(bundle),))
@@ -96,7 +98,7 @@ async def test_a_failed_build_is_tried_again(throwaway_ca: ThrowawayCA, tmp_path
 
 
 async def test_the_loop_is_not_blocked_by_the_first_request(throwaway_ca: ThrowawayCA) -> None:
-    """certifi's bundle is parsed in a thread; a heartbeat goes on meanwhile. (CASES 29)"""
+    """Certifi's bundle is parsed in a thread; a heartbeat goes on meanwhile (CASES 29)."""
     late: list[float] = []
 
     async def beat() -> None:
@@ -107,7 +109,9 @@ async def test_the_loop_is_not_blocked_by_the_first_request(throwaway_ca: Throwa
 
     beating = asyncio.create_task(beat())
     await asyncio.sleep(0.01)
-    context = await _registry.context_ready(TLSSettings(ca_files=(str(throwaway_ca.ca_file),), name=f"heartbeat {id(beating)}"))
+    context = await _registry.context_ready(
+        TLSSettings(ca_files=(str(throwaway_ca.ca_file),), name=f"heartbeat {id(beating)}")
+    )
     beating.cancel()
     assert len(context.get_ca_certs()) > 50
     # Blocking would be one beat of the whole build; the rest is the machine's noise.
@@ -137,7 +141,7 @@ async def test_a_session_that_speaks_http_builds_none() -> None:
     ],
 )
 def test_it_cannot_be_changed(name: str, value: Any, throwaway_ca: ThrowawayCA) -> None:
-    """Setting an attribute is refused, says what to do instead, and changes nothing. (CASES 30)"""
+    """Setting an attribute is refused, says what to do instead, and changes nothing (CASES 30)."""
     context = create_ssl_context(trusting(throwaway_ca))
     with pytest.raises(AttributeError, match=r"TLSSettings\(\.\.\.\)"):
         setattr(context, name, value)
@@ -148,7 +152,12 @@ def test_it_cannot_be_changed(name: str, value: Any, throwaway_ca: ThrowawayCA) 
 def test_nothing_can_be_loaded_into_it(throwaway_ca: ThrowawayCA) -> None:
     """Loading is refused; what it has already may be said again (httpcore does)."""
     context = create_ssl_context(trusting(throwaway_ca))
-    for load in (context.load_verify_locations, context.load_cert_chain, context.load_default_certs, context.set_ciphers):
+    for load in (
+        context.load_verify_locations,
+        context.load_cert_chain,
+        context.load_default_certs,
+        context.set_ciphers,
+    ):
         with pytest.raises(SettingsError, match="cannot be changed"):
             load("x")  # type: ignore[operator]
     context.set_alpn_protocols(["http/1.1"])
@@ -208,7 +217,10 @@ async def test_a_request_that_would_not_verify_is_refused(
                     await session.get(server.url(), ssl=asked)
         assert server.requests == []
         allowed = trusting(throwaway_ca, allow_unverified=True)
-        async with create_session(Settings(tls=allowed), hooks=()) as session, session.get(server.url(), ssl=False) as good:
+        async with (
+            create_session(Settings(tls=allowed), hooks=()) as session,
+            session.get(server.url(), ssl=False) as good,
+        ):
             assert good.status == 200
 
 
@@ -222,8 +234,6 @@ async def test_a_pin_is_checked_on_top_of_verification(throwaway_ca: ThrowawayCA
     ):
         certificate = issue("127.0.0.1")
         der = ssl.PEM_cert_to_DER_cert(certificate.cert_file.read_text())
-        import hashlib
-
         pin = aiohttp.Fingerprint(hashlib.sha256(der if right else b"other").digest())
         async with (
             TLSServer(certificate) as server,
@@ -241,8 +251,6 @@ async def test_mutual_tls_with_an_encrypted_key(throwaway_ca: ThrowawayCA, tmp_p
     """A client certificate is shown, its key's password used and never printed."""
     client = throwaway_ca.issue_client("orders")
     key = tmp_path / "key.pem"
-    from cryptography.hazmat.primitives import serialization
-
     loaded = serialization.load_pem_private_key(client.key_file.read_bytes(), None)
     key.write_bytes(
         loaded.private_bytes(
@@ -265,8 +273,6 @@ def test_a_key_without_its_password_is_refused(throwaway_ca: ThrowawayCA, tmp_pa
     """OpenSSL is not left to ask on the terminal."""
     client = throwaway_ca.issue_client("orders")
     key = tmp_path / "key.pem"
-    from cryptography.hazmat.primitives import serialization
-
     loaded = serialization.load_pem_private_key(client.key_file.read_bytes(), None)
     key.write_bytes(
         loaded.private_bytes(
@@ -275,13 +281,13 @@ def test_a_key_without_its_password_is_refused(throwaway_ca: ThrowawayCA, tmp_pa
             serialization.BestAvailableEncryption(b"hunter2"),
         )
     )
-    with pytest.raises(SettingsError, match="tls.client_cert"):
+    with pytest.raises(SettingsError, match=r"tls\.client_cert"):
         create_ssl_context(trusting(throwaway_ca, client_cert=client.cert_file, client_key=key))
 
 
 @pytest.mark.parametrize("route", ["direct", "proxy"])
 async def test_a_trailing_dot_is_no_part_of_a_name(route: str, throwaway_ca: ThrowawayCA) -> None:
-    """``x.test.`` is verified as ``x.test``, directly and through CONNECT. (CASES 20)"""
+    """``x.test.`` is verified as ``x.test``, directly and through CONNECT (CASES 20)."""
     async with (
         TLSServer(throwaway_ca.issue("x.test")) as server,
         scripted_proxy(target=(server.host, server.port)) as proxy,

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import os
 import ssl
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
 import pytest
 
-from aiohttp_hardened import Phase, Settings, TLSSettings, create_connector, create_session, reload_tls
+from aiohttp_hardened import (
+    Phase,
+    Settings,
+    TLSSettings,
+    create_connector,
+    create_session,
+    create_ssl_context,
+    reload_tls,
+)
 from aiohttp_hardened.testing import FixedResolver, PhaseRecorder, ThrowawayCA, TLSServer
 from aiohttp_hardened.tls._resumption import TicketStore, tickets
 
@@ -36,7 +46,7 @@ class Client:
         self.recorder = PhaseRecorder()
         self.settings = Settings(tls=TLSSettings(trust="none", ca_files=(str(ca.ca_file),), **tls))
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         connector = create_connector(self.settings, resolver=FixedResolver(), force_close=True)
         self.session = create_session(self.settings, hooks=[self.recorder], connector=connector)
         return self
@@ -56,7 +66,7 @@ class Client:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_the_second_connection_is_resumed(version: ssl.TLSVersion, throwaway_ca: ThrowawayCA) -> None:
-    """Requests 2 and 3 are resumed, under both versions. (CASES 8)"""
+    """Requests 2 and 3 are resumed, under both versions (CASES 8)."""
     async with (
         TLSServer(throwaway_ca.issue("x.test"), minimum_version=version, maximum_version=version) as server,
         Client(throwaway_ca) as client,
@@ -67,9 +77,7 @@ async def test_the_second_connection_is_resumed(version: ssl.TLSVersion, throwaw
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_ticket_never_goes_to_another_name(version: ssl.TLSVersion, throwaway_ca: ThrowawayCA) -> None:
-    """OpenSSL would accept it without checking the certificate; the key prevents it. (CASES 1)"""
-    import asyncio
-
+    """OpenSSL would accept it without checking the certificate; the key prevents it (CASES 1)."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     async with (
         TLSServer(throwaway_ca.issue("x.test"), minimum_version=version, maximum_version=version) as server,
@@ -89,8 +97,6 @@ async def test_a_ticket_never_goes_to_another_port_route_pin_or_decision(
     throwaway_ca: ThrowawayCA, http_proxy: str
 ) -> None:
     """Each of these is a key of its own, though one server with one certificate stands behind them all."""
-    import hashlib
-
     certificate = throwaway_ca.issue("127.0.0.1")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate.cert_file, certificate.key_file)
@@ -115,7 +121,7 @@ async def test_a_ticket_never_goes_to_another_port_route_pin_or_decision(
 
 
 async def test_a_ticket_does_not_outlive_its_context(throwaway_ca: ThrowawayCA, tmp_path: Any) -> None:
-    """After a reload the first handshake is a full one, without an error. (CASES 8, 12)"""
+    """After a reload the first handshake is a full one, without an error (CASES 8, 12)."""
     bundle = tmp_path / "ca.pem"
     bundle.write_bytes(throwaway_ca.ca_file.read_bytes())
     settings = Settings(tls=TLSSettings(trust="none", ca_files=(str(bundle),)))
@@ -143,10 +149,6 @@ async def test_resumption_off_offers_nothing(throwaway_ca: ThrowawayCA) -> None:
 
 async def test_somebody_elses_use_of_the_context_is_not_resumed(throwaway_ca: ThrowawayCA) -> None:
     """Without our connector nobody knows the route, so no ticket is kept."""
-    import asyncio
-
-    from aiohttp_hardened import create_ssl_context
-
     context = create_ssl_context(TLSSettings(trust="none", ca_files=(str(throwaway_ca.ca_file),)))
     async with TLSServer(throwaway_ca.issue("127.0.0.1")) as server:
         reader, writer = await asyncio.open_connection(server.host, server.port, ssl=context)
