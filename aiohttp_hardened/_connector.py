@@ -112,7 +112,7 @@ class TimedConnector(aiohttp.BaseConnector):
             self._factory = timed
         register_pool(self)
 
-    def connect(
+    def connect(  # pyright: ignore[reportIncompatibleMethodOverride]  (a def that returns what an async def would)
         self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
     ) -> Coroutine[Any, Any, aiohttp.connector.Connection]:
         """Get from the pool or create a connection; no frame of ours where nobody listens and nothing is made."""
@@ -310,7 +310,7 @@ class TimedConnector(aiohttp.BaseConnector):
                     yield connection, "idle"
 
 
-class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):
+class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):  # pyright: ignore[reportIncompatibleMethodOverride]
     """The same for TCP: resolver, race, tunnel and handshake."""
 
     def _harden(self, hardening: Hardening) -> None:
@@ -427,12 +427,18 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):
     ) -> tuple[asyncio.Transport, ResponseHandler]:
         attempt = current_attempt.get()
         if attempt is None:
-            return await super()._wrap_create_connection(
+            return await super()._wrap_create_connection(  # pyright: ignore[reportUnknownMemberType]
                 *args, addr_infos=addr_infos, req=req, timeout=timeout, **kwargs
             )
         health = self._hardening.health
         left = list(addr_infos) if health is None else health.order(addr_infos)
-        connect = functools.partial(super()._wrap_create_connection, *args, req=req, timeout=timeout, **kwargs)
+        connect = functools.partial(
+            super()._wrap_create_connection,  # pyright: ignore[reportUnknownMemberType]  (aiohappyeyeballs' addresses)
+            *args,
+            req=req,
+            timeout=timeout,
+            **kwargs,
+        )
         while True:
             addresses = tuple(str(each[4][0]) for each in left)
             race = Race(attempt, req.url.raw_host or "", req.port, addresses, self._hardening.socket_factory)
@@ -488,8 +494,9 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):
             seconds = budgets.tcp if phase is Phase.TCP else budgets.tls
             when = None if seconds is None else now + seconds
             attempt.budget = None if seconds is None else (phase, seconds, phase.value)
+        limit = asyncio.timeout_at(when)
         try:
-            async with asyncio.timeout_at(when) as limit:
+            async with limit:
                 attempt.deadline = limit
                 return await connect()
         except TimeoutError:
@@ -634,7 +641,8 @@ def timed_class(kind: type[aiohttp.BaseConnector]) -> type[TimedConnector]:
     if known is None:
         mixin = TimedTCPConnector if issubclass(kind, aiohttp.TCPConnector) else TimedConnector
         names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-        known = _timed_classes[kind] = type(kind.__name__, (mixin, kind), names)
+        made: Any = type(kind.__name__, (mixin, kind), names)
+        known = _timed_classes[kind] = made
     return known
 
 

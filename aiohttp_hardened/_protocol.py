@@ -57,7 +57,9 @@ class TimedResponseHandler(ResponseHandler):
             message, body = data
             self.attempt.headers_read(message, None if body is EMPTY_PAYLOAD else body)
 
-    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+    def set_exception(  # pyright: ignore[reportIncompatibleMethodOverride]  (the default of the cause stays aiohttp's)
+        self, exc: BaseException, *cause: BaseException
+    ) -> None:
         """Fail the response; a read timeout gets its budget as a cause."""
         if isinstance(exc, SocketTimeoutError) and exc.__cause__ is None and self.read_timeout:
             phase = Phase.REQUEST if self._payload is None else Phase.BODY

@@ -14,15 +14,14 @@ from aiohttp_hardened._settings import DEFAULTS, Settings
 from aiohttp_hardened.dns._health import AddressHealth
 from aiohttp_hardened.dns._resolver import HardenedResolver, WrappedResolver
 from aiohttp_hardened.exceptions import SettingsError, UnverifiedRequestError
-from aiohttp_hardened.telemetry._metrics import MetricHook, observe_telemetry_errors
-from aiohttp_hardened.telemetry._spans import SpanHook
+from aiohttp_hardened.telemetry._defaults import default_hooks
+from aiohttp_hardened.telemetry._metrics import observe_telemetry_errors
 from aiohttp_hardened.timing._hooks import Hooks
 from aiohttp_hardened.timing._trace_config import HardenedTraceConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aiohttp_hardened._settings import TelemetrySettings
     from aiohttp_hardened.timing._phase import PhaseHook
 
 
@@ -142,7 +141,7 @@ def _hooks(settings: Settings, hooks: Iterable[PhaseHook] | None) -> Hooks:
     if not isinstance(settings, Settings):
         raise SettingsError(f"settings is {type(settings).__name__}; it must be Settings")
     if hooks is None:
-        return _default_hooks(settings.telemetry)
+        return Hooks(default_hooks(settings.telemetry))
     given = tuple(hooks)
     for hook in given:
         if not callable(hook):
@@ -150,11 +149,6 @@ def _hooks(settings: Settings, hooks: Iterable[PhaseHook] | None) -> Hooks:
     if given:
         observe_telemetry_errors()
     return Hooks(given)
-
-
-@lru_cache(maxsize=32)
-def _default_hooks(telemetry: TelemetrySettings) -> Hooks:
-    return Hooks((SpanHook(telemetry), MetricHook(telemetry)))
 
 
 @lru_cache(maxsize=32)

@@ -165,12 +165,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_thread_or_file_survives(request: pytest.FixtureRequest) -> Generator[None]:
+def no_thread_or_file_survives(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Generator[None]:
     """Compare this process' threads and file descriptors before and after a test."""
     threads, files = _threads(), _files()
     yield
     if request.node.stash.get(_failed, False):
         return
+    caplog.get_records("call").clear()  # their tracebacks hold the frames of the test, and all that these hold
     deadline = time.monotonic() + SECONDS_FOR_THREADS
     while (left := _new_threads(threads) + _new_files(files)) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -149,7 +149,7 @@ async def _play(
     console: Console, meters: MeterProvider, reader: InMemoryMetricReader, port: int | None, duration: float
 ) -> None:
     # A refused handshake is the server's business too; here it is part of the show.
-    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    asyncio.get_running_loop().set_exception_handler(_ignore)
     attempts = Attempts()
     async with AsyncExitStack() as stack:
         stage = await _set_the_stage(stack, [attempts, MetricHook(meter_provider=meters)])
@@ -165,6 +165,10 @@ async def _play(
                 f"\nServing http://127.0.0.1:{port}/metrics for {duration:g} s; Ctrl-C ends it.", highlight=False
             )
             await _go_on(stage, attempts, duration)
+
+
+def _ignore(_loop: asyncio.AbstractEventLoop, _context: dict[str, Any]) -> None:
+    """Take what a loop complains of."""
 
 
 async def _set_the_stage(stack: AsyncExitStack, hooks: list[Any]) -> _Stage:

@@ -157,7 +157,8 @@ async def ask_system(host: str, family: int) -> list[Address]:
     _threads.submit(job)
     try:
         return await answer
+    except asyncio.CancelledError:
+        _threads.give_up(job)
+        raise
     except (OSError, UnicodeError) as exc:
         raise typed(exc) from exc
-    finally:
-        _threads.give_up(job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -69,25 +70,34 @@ class Pool(Protocol):
     @property
     def event_loop(self) -> asyncio.AbstractEventLoop:
         """The loop that it belongs to."""
+        ...
 
     def connection_states(self) -> Iterable[tuple[Connection, ConnectionState]]:
         """Yield each live connection with its state; called from another thread."""
+        ...
 
 
 _pools: Final[weakref.WeakSet[Pool]] = weakref.WeakSet()
+_lock: Final = threading.Lock()
 
 
 def register_pool(pool: Pool) -> None:
     """Let the connections of a pool be counted for as long as it lives."""
-    _pools.add(pool)
+    with _lock:
+        _pools.add(pool)
+
+
+def _live() -> tuple[Pool, ...]:
+    with _lock:
+        return tuple(_pools)
 
 
 def open_connections() -> Iterator[tuple[Connection, ConnectionState]]:
     """Yield every live connection of this process with its state."""
-    for pool in tuple(_pools):
+    for pool in _live():
         yield from pool.connection_states()
 
 
 def loops() -> set[asyncio.AbstractEventLoop]:
     """Return the event loops of the pools."""
-    return {pool.event_loop for pool in tuple(_pools)}
+    return {pool.event_loop for pool in _live()}

@@ -72,6 +72,7 @@ _PLAINTEXT_REASONS: Final = frozenset(
     {
         "WRONG_VERSION_NUMBER",
         "HTTP_REQUEST",
+        "HTTPS_PROXY_REQUEST",
         "RECORD_LAYER_FAILURE",
         "PACKET_LENGTH_TOO_LONG",
         "UNKNOWN_PROTOCOL",

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from aiohttp_hardened.timing._phase import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from aiohttp_hardened.timing._request import Attempt
 
 
 @contextmanager
-def timed_queue(attempt: Attempt) -> Iterator[None]:
+def timed_queue(attempt: Attempt) -> Generator[None]:
     """Time the wait for a free connection."""
     phase = attempt.enter(Phase.QUEUE)
     try:

@@ -60,7 +60,8 @@ class TimedSocket(socket.socket):
 
     def getsockopt(self, level: int, optname: int, /, *args: Any) -> Any:
         """Answer as ``socket.socket`` does; ``SO_ERROR`` is how loops learn that a connect is done."""
-        value = super().getsockopt(level, optname, *args)
+        read: Any = super().getsockopt  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        value: Any = read(level, optname, *args)
         race = self._race
         if race is not None and optname == socket.SO_ERROR and level == socket.SOL_SOCKET:
             if value:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import ssl
 import weakref
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self
 
 from aiohttp_hardened.exceptions import SettingsError
 from aiohttp_hardened.timing._figures import figures
@@ -41,7 +41,7 @@ def _refuse(name: str) -> NoReturn:
     )
 
 
-def _shown(name: str) -> property:
+def _shown(name: str) -> Any:
     return property(lambda self: getattr(self._published.inner, name), doc=f"As of the current context: {name}.")
 
 
@@ -53,10 +53,10 @@ class _SharedSSLSocket(ssl.SSLSocket):
     @property
     def context(self) -> ssl.SSLContext:
         """The shared context."""
-        return self._facade if self._facade is not None else super().context  # type: ignore[misc]
+        return self._facade if self._facade is not None else super().context
 
     @context.setter
-    def context(self, _: ssl.SSLContext) -> None:
+    def context(self, _: ssl.SSLContext) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         _refuse("context")
 
 
@@ -70,7 +70,7 @@ class SharedSSLContext(ssl.SSLContext):
 
     _published: Published
 
-    def __new__(cls, inner: ssl.SSLContext, name: str) -> SharedSSLContext:
+    def __new__(cls, inner: ssl.SSLContext, name: str) -> Self:
         del name
         return super().__new__(cls, inner.protocol)
 
@@ -160,11 +160,11 @@ class SharedSSLContext(ssl.SSLContext):
     def _refused(self, *_: object, **__: object) -> NoReturn:
         _refuse("loading into it")
 
-    load_cert_chain = load_verify_locations = load_default_certs = set_default_verify_paths = _refused  # type: ignore[assignment]
-    set_ciphers = set_npn_protocols = load_dh_params = set_ecdh_curve = set_servername_callback = _refused  # type: ignore[assignment]
-    set_psk_client_callback = set_psk_server_callback = _refused  # type: ignore[assignment]
+    load_cert_chain = load_verify_locations = load_default_certs = set_default_verify_paths = _refused
+    set_ciphers = set_npn_protocols = load_dh_params = set_ecdh_curve = set_servername_callback = _refused
+    set_psk_client_callback = set_psk_server_callback = _refused
 
-    def get_ca_certs(self, binary_form: bool = False) -> Any:  # type: ignore[override]  # noqa: FBT001, FBT002
+    def get_ca_certs(self, binary_form: bool = False) -> Any:  # noqa: FBT001, FBT002
         """As of the current context."""
         return self._published.inner.get_ca_certs(binary_form)
 
@@ -180,21 +180,21 @@ class SharedSSLContext(ssl.SSLContext):
         """As of the current context."""
         return self._published.inner.session_stats()
 
-    check_hostname = _shown("check_hostname")  # type: ignore[assignment]
-    hostname_checks_common_name = _shown("hostname_checks_common_name")  # type: ignore[assignment]
-    keylog_filename = _shown("keylog_filename")  # type: ignore[assignment]
-    maximum_version = _shown("maximum_version")  # type: ignore[assignment]
-    minimum_version = _shown("minimum_version")  # type: ignore[assignment]
-    num_tickets = _shown("num_tickets")  # type: ignore[assignment]
-    options = _shown("options")  # type: ignore[assignment]
-    post_handshake_auth = _shown("post_handshake_auth")  # type: ignore[assignment]
-    protocol = _shown("protocol")  # type: ignore[assignment]
-    security_level = _shown("security_level")  # type: ignore[assignment]
-    sni_callback = _shown("sni_callback")  # type: ignore[assignment]
-    sslobject_class = _shown("sslobject_class")  # type: ignore[assignment]
-    sslsocket_class = _shown("sslsocket_class")  # type: ignore[assignment]
-    verify_flags = _shown("verify_flags")  # type: ignore[assignment]
-    verify_mode = _shown("verify_mode")  # type: ignore[assignment]
+    check_hostname = _shown("check_hostname")
+    hostname_checks_common_name = _shown("hostname_checks_common_name")
+    keylog_filename = _shown("keylog_filename")
+    maximum_version = _shown("maximum_version")
+    minimum_version = _shown("minimum_version")
+    num_tickets = _shown("num_tickets")
+    options = _shown("options")
+    post_handshake_auth = _shown("post_handshake_auth")
+    protocol = _shown("protocol")  # pyright: ignore[reportIncompatibleMethodOverride]
+    security_level = _shown("security_level")
+    sni_callback = _shown("sni_callback")
+    sslobject_class = _shown("sslobject_class")
+    sslsocket_class = _shown("sslsocket_class")
+    verify_flags = _shown("verify_flags")
+    verify_mode = _shown("verify_mode")
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled or copied: it is shared; pickle its settings."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp_hardened.exceptions import CertificateReloadError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _MOST_HANDSHAKE_STEPS: Final = 20
@@ -79,7 +79,7 @@ def fingerprint(*contents: bytes | str | None) -> str:
 
 
 @contextmanager
-def as_path(content: bytes | None) -> Iterator[str | None]:
+def as_path(content: bytes | None) -> Generator[str | None]:
     """Give bytes a path for the moment of loading: ``load_cert_chain`` takes nothing else.
 
     On Linux it is a file in memory that only this process sees; elsewhere a private

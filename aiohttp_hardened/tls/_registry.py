@@ -95,12 +95,11 @@ def digest_of(context: SharedSSLContext) -> str | None:
 _digests: Final[weakref.WeakKeyDictionary[SharedSSLContext, str]] = weakref.WeakKeyDictionary()
 
 
-def publish(tls: TLSSettings, context: SharedSSLContext, built: Built) -> None:
+def publish(context: SharedSSLContext, built: Built) -> None:
     """Write down what a context is made of now."""
     _digests[context] = built.digest
     if built.not_after is not None:
         figures.own_not_after[context.name, "client"] = built.not_after.timestamp()
-    del tls
 
 
 def _begin(tls: TLSSettings) -> Future[SharedSSLContext]:
@@ -136,7 +135,7 @@ def _make(tls: TLSSettings) -> SharedSSLContext:
         raise SettingsError(f"{_fields(tls)}: {exc}") from exc
     context = SharedSSLContext(built.context, name_of(tls))
     figures.announce_reloads(context.name)
-    publish(tls, context, built)
+    publish(context, built)
     weakref.finalize(context, tickets.drop, context.number)
     if tls.reload_interval is not None:
         from aiohttp_hardened.tls._reload import watch  # noqa: PLC0415  (it needs this module)
@@ -149,7 +148,7 @@ def name_of(tls: TLSSettings) -> str:
     """Return the name of a trust decision in telemetry."""
     if tls.name is not None:
         return tls.name
-    parts = [tls.trust] if tls.trust != "none" else []
+    parts: list[str] = [tls.trust] if tls.trust != "none" else []
     parts += ["private"] if tls.ca_files else []
     parts += ["mtls"] if tls.client_cert is not None else []
     return "+".join(parts)

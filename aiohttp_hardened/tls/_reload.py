@@ -70,7 +70,7 @@ def _read_and_swap(tls: TLSSettings, context: SharedSSLContext) -> ReloadResult:
             continue
         context.swap(built.context)
         tickets.drop(context.number)
-        publish(tls, context, built)
+        publish(context, built)
         _logger.info("tls reload of %r applied, generation %d", context.name, context.generation)
         return ReloadResult("applied", not_after=built.not_after)
     raise AssertionError

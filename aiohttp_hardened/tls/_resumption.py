@@ -27,6 +27,8 @@ from aiohttp_hardened.timing._tls import TimedSSLObject
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from typing_extensions import Buffer
+
     from aiohttp_hardened.tls._context import SharedSSLContext
 
 MOST_SESSIONS: Final = 1024
@@ -152,8 +154,6 @@ class SharedSSLObject(TimedSSLObject):
 
     _facade: SharedSSLContext | None = None
     _generation = 0
-    _key: tuple[Any, ...] | None = None
-    _offered = False
 
     def bind(self, facade: SharedSSLContext, generation: int) -> None:
         """Say which shared context it was made with."""
@@ -166,19 +166,22 @@ class SharedSSLObject(TimedSSLObject):
         return self._facade if self._facade is not None else super().context
 
     @context.setter
-    def context(self, _: ssl.SSLContext) -> None:
+    def context(self, _: ssl.SSLContext) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         raise AttributeError("the context of a connection made with a shared SSL context cannot be replaced")
-
-    def read(self, len: int = 1024, buffer: bytearray | None = None) -> Any:  # noqa: A002  (ssl's signature)
-        """Read as ``ssl.SSLObject`` does; the first data is behind the ticket."""
-        data = super().read(len, buffer)  # type: ignore[arg-type]
-        if self._key is not None:
-            self._keep_ticket()
-        return data
 
 
 class ResumingSSLObject(SharedSSLObject):
     """A client's SSL object that offers a ticket of its own key and keeps the one it gets."""
+
+    _key: tuple[Any, ...] | None = None
+    _offered = False
+
+    def read(self, len: int = 1024, buffer: Buffer | None = None) -> Any:  # noqa: A002  (ssl's signature)
+        """Read as ``ssl.SSLObject`` does; the first data is behind the ticket."""
+        data = super().read(len, buffer)
+        if self._key is not None:
+            self._keep_ticket()
+        return data
 
     def do_handshake(self) -> None:
         """Go on with the handshake; before its first step a ticket is offered."""

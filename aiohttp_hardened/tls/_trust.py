@@ -6,7 +6,6 @@ import logging
 import ssl
 import sys
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import certifi
@@ -17,6 +16,8 @@ from aiohttp_hardened.tls._files import KeyPair, as_path, certificates, check_pa
 from aiohttp_hardened.tls._resumption import ResumingSSLObject, SharedSSLObject
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from aiohttp_hardened._settings import TLSSettings
 
 _logger = logging.getLogger("aiohttp_hardened")
@@ -113,7 +114,7 @@ def _new_context(tls: TLSSettings) -> ssl.SSLContext:
         import truststore  # noqa: PLC0415  (an extra, and not for Linux)
     except ImportError as exc:
         raise CertificateReloadError('tls.trust="system" needs the extra "system-trust" here') from exc
-    return truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # type: ignore[no-any-return]
+    return truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _load_bundle(context: ssl.SSLContext, bundle: bytes) -> None:

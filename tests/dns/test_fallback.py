@@ -239,9 +239,10 @@ def test_a_stuck_lookup_does_not_hold_the_interpreter() -> None:
 
 
 FORKED = """
-import asyncio, os
+import asyncio, os, time
 from aiohttp_hardened.dns._fallback import ask_system
 asyncio.run(ask_system("localhost", 2))
+time.sleep(0.2)  # until its thread waits for the next one
 if os.fork() == 0:
     asyncio.run(asyncio.wait_for(ask_system("localhost", 2), 5))
     os._exit(7)

@@ -115,7 +115,7 @@ async def test_a_silent_server_costs_a_known_name_little() -> None:
         names.set("x.test", mode="silent")
         begun = time.monotonic()
         answers = await asyncio.gather(*(resolve(resolver) for _ in range(5)))
-        assert 1.8 <= time.monotonic() - begun < 2.1
+        assert 1.79 <= time.monotonic() - begun < 2.1
         assert answers == [(["127.0.0.1"], "stale")] * 5
         begun = time.monotonic()
         assert (await resolve(resolver))[1] == "stale"
@@ -150,7 +150,7 @@ async def test_a_short_deadline_is_kept(deadline: float) -> None:
         names.set("x.test", mode="silent")
         begun = time.monotonic()
         assert (await resolve(resolver))[1] == "stale"
-        assert deadline <= time.monotonic() - begun < deadline + 0.2
+        assert deadline - 0.01 <= time.monotonic() - begun < deadline + 0.2
         await resolver.close()
 
 
@@ -199,7 +199,7 @@ async def test_closed_under_a_refresh() -> None:
     """Closing the resolver ends the refresh that nobody waits for any more."""
     with FakeNameServer() as names:
         names.set("x.test", "127.0.0.1", ttl=0)
-        resolver = open_resolver(names)
+        resolver, other = open_resolver(names), open_resolver(names)
         await resolve(resolver)
         names.set("x.test", mode="silent")
         assert (await resolve(resolver))[1] == "stale"
@@ -207,6 +207,24 @@ async def test_closed_under_a_refresh() -> None:
         await resolver.close()
         await asyncio.sleep(0.05)
         assert len(asyncio.all_tasks()) == 1
+        await other.close()
+
+
+async def test_a_refresh_that_nobody_waited_for() -> None:
+    """A refresh whose caller left, and that failed, leaves the name servers alone as any other."""
+    with FakeNameServer() as names:
+        names.set("x.test", "127.0.0.1", ttl=0)
+        resolver = open_resolver(names, 0.3)
+        await resolve(resolver)
+        names.set("x.test", mode="silent")
+        caller = asyncio.create_task(resolve(resolver))
+        await asyncio.sleep(0.1)
+        caller.cancel()
+        await asyncio.sleep(0.3)
+        asked = names.queries.copy()
+        assert (await resolve(resolver))[1] == "stale"
+        assert names.queries == asked
+        await resolver.close()
 
 
 async def test_through_a_session() -> None:

@@ -186,3 +186,16 @@ def driven(*args: Any, **options: Any) -> Iterator[Driven]:
 
 def cancelled() -> asyncio.CancelledError:
     return asyncio.CancelledError()
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def span_id(span: ReadableSpan) -> int:
+    assert span.context is not None
+    return span.context.span_id
+
+
+def parent_of(span: ReadableSpan) -> int | None:
+    return span.parent.span_id if span.parent is not None else None
