@@ -224,6 +224,8 @@ def test_hosts_beyond_the_limit_are_one() -> None:
         assert hosts == {"host0.test", "host1.test", "host2.test", "_OTHER"}
         assert {point.attributes["http.request.method"] for point in hooked.points(REQUEST)} == {"_OTHER"}
         for name, metric in hooked.metrics().items():
+            if name == _names.METRIC_RELOADS:
+                continue  # by trust decision; other tests made theirs
             assert len(metric.data.data_points) <= max(4, len(_names.DNS_SOURCES)), name
         others = [point for point in hooked.points(REQUEST) if point.attributes["server.address"] == "_OTHER"]
         assert "server.port" not in others[0].attributes
