@@ -42,10 +42,10 @@ def create_session(
         SettingsError: A hook is not callable, or ``aiodns`` is missing.
     """
     _require_running_loop("create_session")
-    listening = _hooks(settings, hooks)
+    config = _trace_config(settings, hooks)
     options = dict(client_session_options)
-    if listening:
-        options["trace_configs"] = [*(options.get("trace_configs") or ()), HardenedTraceConfig(listening)]
+    if config is not None:
+        options["trace_configs"] = [*(options.get("trace_configs") or ()), config]
     if options.get("timeout") is None:
         options["timeout"] = _session_timeout(settings)
     connector = options.get("connector")
@@ -135,6 +135,19 @@ def _require_running_loop(name: str) -> None:
         raise RuntimeError(
             f"{name}() needs a running event loop: call it inside a coroutine; Settings(...) may be made at import time"
         ) from None
+
+
+def _trace_config(settings: Settings, hooks: Iterable[PhaseHook] | None) -> HardenedTraceConfig | None:
+    if hooks is None and isinstance(settings, Settings):
+        return _default_trace_config(default_hooks(settings.telemetry))
+    listening = _hooks(settings, hooks)
+    return HardenedTraceConfig(listening) if listening else None
+
+
+@lru_cache(maxsize=8)
+def _default_trace_config(hooks: tuple[PhaseHook, ...]) -> HardenedTraceConfig:
+    """Return one TraceConfig for all sessions with these hooks: its sixteen signals cost more than the session."""
+    return HardenedTraceConfig(Hooks(hooks))
 
 
 def _hooks(settings: Settings, hooks: Iterable[PhaseHook] | None) -> Hooks:
