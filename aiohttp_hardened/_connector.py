@@ -344,7 +344,11 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):  # pyright: ignor
         outer = current_lookup.get()
         current_lookup.set(lookup)
         try:
-            hosts = await self._resolve_in_time(attempt, host, port, traces)
+            try:
+                hosts = await self._resolve_in_time(attempt, host, port, traces)
+            except KeyError:
+                # The entry was evicted between the answer and a waiter's turn to read it: look again.
+                hosts = await self._resolve_in_time(attempt, host, port, traces)
         except BaseException as exc:
             reason = self._unless_closed(exc) if isinstance(exc, asyncio.CancelledError) else _own(exc, attempt)
             lookup.failed(reason)

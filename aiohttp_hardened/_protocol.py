@@ -1,7 +1,7 @@
 """The response protocol: where a response's head, its read timeout and its loss are seen.
 
 Private names of aiohttp that it touches: ``client_proto.ResponseHandler`` as a class to
-inherit from, its ``_payload`` and ``_tail``, and ``helpers._EXC_SENTINEL`` as the default
+inherit from, its ``_payload``, ``_skip_payload`` and ``_tail``, and ``helpers._EXC_SENTINEL`` as the default
 of ``set_exception``. ``tests/test_contract.py`` proves each on the lowest and the newest
 supported aiohttp.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import SocketTimeoutError
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.helpers import EMPTY_BODY_STATUS_CODES
 from aiohttp.streams import EMPTY_PAYLOAD
 
 from aiohttp_hardened.exceptions import PhaseTimeoutError
@@ -55,7 +56,9 @@ class TimedResponseHandler(ResponseHandler):
         super().feed_data(data, size)
         if self.attempt is not None:
             message, body = data
-            self.attempt.headers_read(message, None if body is EMPTY_PAYLOAD else body)
+            # An empty body is one, whichever of aiohttp's parsers says so; to HEAD, 204 and 304 there is none.
+            none = body is EMPTY_PAYLOAD and (self._skip_payload or message.code in EMPTY_BODY_STATUS_CODES)
+            self.attempt.headers_read(message, None if none else body)
 
     def set_exception(  # pyright: ignore[reportIncompatibleMethodOverride]  (the default of the cause stays aiohttp's)
         self, exc: BaseException, *cause: BaseException

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
@@ -113,7 +114,9 @@ class Ending:
         self.where = ""
         """What ``{where}`` stands for in a row's note."""
         self.proxies: dict[str, str] = {}
-        self.settings = Settings(timeouts=SHORT, tls=TLSSettings(trust="none", ca_files=(str(ca.ca_file),)))
+        self.settings = Settings(tls=TLSSettings(trust="none", ca_files=(str(ca.ca_file),)))
+        self.short = replace(self.settings, timeouts=SHORT)
+        """For what runs out; everything else is patient, for machines are slow at times."""
         self.recorder = PhaseRecorder()
         self._connections = Connections()
         self._watch = Started()

@@ -1,4 +1,4 @@
-"""TLS peers that nobody here wrote, which ask for a client certificate."""
+"""TLS peers in processes and threads of their own: two that nobody here wrote, and one that takes its time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import select
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from shutil import which
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Generator
 
     from aiohttp_hardened.testing import CertificateFiles
@@ -100,6 +102,33 @@ def nginx(certificate: CertificateFiles, client_ca: Path, version: str) -> Gener
         finally:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def slow_handshake(context: ssl.SSLContext, seconds: float) -> Generator[str]:
+    """Serve one request, a while after its connection was accepted; give the URL.
+
+    Args:
+        context: The server's.
+        seconds: Between the connection and the handshake.
+    """
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        time.sleep(seconds)
+        with connection, context.wrap_socket(connection, server_side=True) as secured:
+            secured.recv(65536)
+            secured.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nlate\n")
+            secured.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(SECONDS_TO_START)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"https://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            thread.join()
 
 
 def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int) -> None:

@@ -304,6 +304,7 @@ async def websocket_accepted(ending: Ending) -> None:
     GET 403 ! 403
       connection setup
         TCP connect
+      response body: complete
     """,
     raises=aiohttp.WSServerHandshakeError,
     failed=Phase.REQUEST,

@@ -32,7 +32,7 @@ endings = Table()
 async def headers_that_never_come(ending: Ending) -> None:
     async with HTTPServer() as server:
         ending.where = f"127.0.0.1:{server.port}"
-        await get(await ending.session(), server.url("/slow?seconds=5"))
+        await get(await ending.session(ending.short), server.url("/slow?seconds=5"))
 
 
 @endings.row(
@@ -96,7 +96,7 @@ async def response_that_is_no_http(ending: Ending) -> None:
 async def body_that_stalls(ending: Ending) -> None:
     async with HTTPServer() as server:
         ending.where = f"127.0.0.1:{server.port}"
-        await get(await ending.session(), server.url("/stream?chunks=3&seconds=5"))
+        await get(await ending.session(ending.short), server.url("/stream?chunks=3&seconds=5"))
 
 
 @endings.row(
@@ -143,7 +143,7 @@ async def body_never_read(ending: Ending) -> None:
     """
 )
 async def body_never_read_while_another_failure_is_handled(ending: Ending) -> None:
-    session = await ending.session()
+    session = await ending.session(ending.short)
     async with HTTPServer() as server:
         with dead_address() as (host, port):
             try:

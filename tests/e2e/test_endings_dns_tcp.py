@@ -41,8 +41,8 @@ def lookup(name: str, mode: Any, word: str, **expected: Any) -> None:
     async def scenario(ending: Ending) -> None:
         with FakeNameServer() as names:
             names.set("x.test", "127.0.0.1", mode=mode)
-            settings = replace(ending.settings, dns=DNSSettings(nameservers=(names.address,)))
-            session = await ending.session(settings)
+            settings = ending.short if mode == "silent" else ending.settings
+            session = await ending.session(replace(settings, dns=DNSSettings(nameservers=(names.address,))))
             try:
                 await get(session, "http://x.test:1/")
             finally:
@@ -292,7 +292,7 @@ async def tcp_all_dead(ending: Ending) -> None:
     with dead_address("127.0.0.2") as (_, port), dead_address("127.0.0.3", port):
         ending.where = f"x.test:{port}"
         resolver = FixedResolver(("127.0.0.2", "127.0.0.3"))
-        session = await ending.session(resolver=resolver, happy_eyeballs_delay=0.05)
+        session = await ending.session(ending.short, resolver=resolver, happy_eyeballs_delay=0.05)
         await get(session, f"http://x.test:{port}/")
 
 
@@ -313,7 +313,7 @@ async def tcp_one_refused_and_one_dead(ending: Ending) -> None:
     with dead_address("127.0.0.2") as (_, port), refusing_address("127.0.0.3", port):
         ending.where = f"x.test:{port}"
         resolver = FixedResolver(("127.0.0.2", "127.0.0.3"))
-        session = await ending.session(resolver=resolver, happy_eyeballs_delay=0.05)
+        session = await ending.session(ending.short, resolver=resolver, happy_eyeballs_delay=0.05)
         await get(session, f"http://x.test:{port}/")
 
 

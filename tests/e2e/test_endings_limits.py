@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
-from aiohttp_hardened import DNSSettings, Phase, PhaseTimeoutError, Settings, TimeoutSettings
+from aiohttp_hardened import DNSSettings, Phase, PhaseTimeoutError, Settings, TimeoutSettings, create_trace_config
 from aiohttp_hardened.testing import (
     FakeNameServer,
     FixedResolver,
@@ -66,8 +66,8 @@ async def queue_wait(ending: Ending) -> None:
 async def queue_timeout(ending: Ending) -> None:
     async with HTTPServer() as server:
         ending.where = f"127.0.0.1:{server.port}"
-        session = await ending.session(limit=1)
-        async with session.get(server.url("/stream?chunks=3&seconds=0.1")) as busy:
+        session = await ending.session(ending.short, limit=1)
+        async with session.get(server.url("/stream?chunks=3&seconds=0.15")) as busy:
             try:
                 await get(session, server.url())
             finally:
@@ -111,13 +111,13 @@ async def session_closed_under_a_wait(ending: Ending) -> None:
     """,
     raises=aiohttp.ConnectionTimeoutError,
     failed=Phase.TLS,
-    note=["tls handshake with {where} timed out: the connect budget of 0.15 s ran out (queue 0.0 ms, dns "],
-    cause=(Phase.TLS, 0.15),
+    note=["tls handshake with {where} timed out: the connect budget of 0.30 s ran out (queue 0.0 ms, dns "],
+    cause=(Phase.TLS, 0.3),
 )
 async def connect_budget_runs_out_in_the_handshake(ending: Ending) -> None:
     with stalled_tls() as (_, port):
         ending.where = f"x.test:{port}"
-        settings = replace(ending.settings, timeouts=TimeoutSettings(connect=0.15))
+        settings = replace(ending.settings, timeouts=TimeoutSettings(connect=0.3))
         await get(await ending.session(settings, resolver=FixedResolver(delay=0.05)), f"https://x.test:{port}/")
 
 
@@ -156,6 +156,30 @@ async def sock_connect_of_the_request(ending: Ending) -> None:
         ending.where = f"{host}:{port}"
         timeout = aiohttp.ClientTimeout(sock_connect=0.1)
         await get(await ending.session(), f"https://{host}:{port}/", timeout=timeout)
+
+
+@endings.row(
+    """
+    GET ! tls_timed_out
+      connection setup ! tls_timed_out
+        TCP connect
+        TLS handshake ! timed_out
+    """,
+    raises=aiohttp.ConnectionTimeoutError,
+    failed=Phase.TLS,
+    note=["tls handshake with {where} timed out (queue 0.0 ms, tcp ", ", 1 address tried)"],
+)
+async def connect_of_a_session_that_somebody_else_built(ending: Ending) -> None:
+    # aiohttp's own limit arrives inside as cancellation.
+    with stalled_tls() as (host, port):
+        ending.where = f"{host}:{port}"
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=ending.ca.client_context()),
+            trace_configs=[create_trace_config(hooks=ending.hooks)],
+            timeout=aiohttp.ClientTimeout(connect=0.2),
+        )
+        await ending.stack.enter_async_context(session)
+        await get(session, f"https://{host}:{port}/")
 
 
 # --- `total` and cancellation, in each phase
@@ -204,7 +228,7 @@ HANGS_IN = {
           response body: {body}
         """,
 }
-PATIENT = TimeoutSettings(dns=0.3)
+PATIENT = TimeoutSettings(dns=0.5)
 """Nothing but a lookup runs out: that goes on behind a request which is over."""
 
 
@@ -215,7 +239,7 @@ async def hang(ending: Ending, phase: Phase, **options: Any) -> None:
     if phase is Phase.QUEUE:
         server = await stack.enter_async_context(HTTPServer())
         session = await ending.session(settings, limit=1)
-        async with session.get(server.url("/stream?chunks=3&seconds=0.1")) as busy:
+        async with session.get(server.url("/stream?chunks=3&seconds=0.15")) as busy:
             try:
                 await get(session, server.url(), **options)
             finally:
@@ -247,7 +271,7 @@ async def hang(ending: Ending, phase: Phase, **options: Any) -> None:
 
 def total_runs_out_in(phase: Phase) -> None:
     async def scenario(ending: Ending) -> None:
-        await hang(ending, phase, timeout=aiohttp.ClientTimeout(total=0.1))
+        await hang(ending, phase, timeout=aiohttp.ClientTimeout(total=0.2))
 
     request = " ! TimeoutError" if phase is Phase.REQUEST else f" ! {phase.name.lower()}_timed_out"
     tree = HANGS_IN[phase].format(request=request, phase=" ! timed_out", body="cut ! TimeoutError")
@@ -257,14 +281,14 @@ def total_runs_out_in(phase: Phase) -> None:
         tree,
         raises=TimeoutError,
         failed=phase,
-        note=["timed out: the total budget of 0.10 s ran out"],
+        note=["timed out: the total budget of 0.20 s ran out"],
     )
 
 
 def cancelled_in(phase: Phase) -> None:
     async def scenario(ending: Ending) -> None:
         task = asyncio.create_task(hang(ending, phase))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.2)
         task.cancel("by the caller")
         with pytest.raises(asyncio.CancelledError, match="by the caller") as caught:
             await task

@@ -152,7 +152,7 @@ refusal(
 async def proxy_that_stalls(ending: Ending) -> None:
     async with scripted_proxy(None) as proxy:
         ending.where = proxy.removeprefix("http://")
-        await get(await ending.session(), "https://x.test/", proxy=proxy)
+        await get(await ending.session(ending.short), "https://x.test/", proxy=proxy)
 
 
 @endings.row(

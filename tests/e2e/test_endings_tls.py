@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
-from aiohttp_hardened import Phase, Settings, TLSSettings, UnverifiedRequestError
+from aiohttp_hardened import Phase, Settings, TimeoutSettings, TLSSettings, UnverifiedRequestError
 from aiohttp_hardened.testing import (
     FixedResolver,
     HTTPServer,
@@ -22,10 +23,11 @@ from aiohttp_hardened.testing import (
     TLSServer,
     plaintext_peer,
     raw_server,
+    server_context,
     stalled_tls,
 )
 from tests.e2e._ending import BUDGET, Ending, get
-from tests.e2e._peers import openssl_server
+from tests.e2e._peers import openssl_server, slow_handshake
 from tests.e2e._table import Row, Table
 
 if TYPE_CHECKING:
@@ -158,7 +160,7 @@ async def tls_to_an_http_server(ending: Ending) -> None:
 async def tls_stalled(ending: Ending) -> None:
     with stalled_tls() as (host, port):
         ending.where = f"{host}:{port}"
-        await get(await ending.session(), f"https://{host}:{port}/")
+        await get(await ending.session(ending.short), f"https://{host}:{port}/")
 
 
 @endings.row(
@@ -187,6 +189,44 @@ async def tls_version_that_the_server_does_not_speak(ending: Ending) -> None:
     with openssl_server(ending.ca.issue("127.0.0.1"), ending.ca.ca_file, "1.2") as url:
         ending.where = url.removeprefix("https://").removesuffix("/")
         await get(await ending.session(replace(ending.settings, tls=newest)), url)
+
+
+@endings.row(
+    """
+    GET 200
+      connection setup
+        TCP connect
+        TLS handshake
+      response body: complete
+    """,
+    attributes={"TLS handshake": {"tls.established": True}},
+)
+async def handshake_that_takes_longer_than_the_race_may(ending: Ending) -> None:
+    certificate = ending.ca.issue("127.0.0.1")
+    settings = replace(ending.settings, timeouts=TimeoutSettings(tcp=0.1))
+    with slow_handshake(server_context(certificate), 0.2) as url:
+        session = await ending.session(settings)
+        await get(session, url)
+        await session.close()
+
+
+@endings.row(
+    """
+    GET 200
+      connection setup
+        TCP connect
+        TLS handshake
+      response body: complete
+    """,
+    attributes={
+        "TCP connect": {"network.peer.address": "127.0.0.1", "aiohttp.client.tcp.addresses_tried": 1},
+        "TLS handshake": {"tls.established": True},
+    },
+)
+async def sockets_of_the_caller_s_own(ending: Ending) -> None:
+    session = await ending.session(socket_factory=lambda addr_info: socket.socket(*addr_info[:3]))
+    async with TLSServer(ending.ca.issue("127.0.0.1")) as server:
+        await get(session, server.url())
 
 
 # --- the trust store
