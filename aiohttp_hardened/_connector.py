@@ -478,11 +478,10 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):  # pyright: ignor
         return bool(left) and (attempt.sock_connect_until is None or self._loop.time() < attempt.sock_connect_until)
 
     def _forget_addresses(self, host: str, port: int | None) -> None:
-        """Have a name looked up again whose every address failed to connect."""
-        if port is not None:
+        """Have a name looked up again whose every address failed to connect, once a second at most."""
+        resolver = self._hardening.resolver
+        if port is not None and (resolver is None or resolver.evict(host)):
             self.clear_dns_cache(host, port)
-        if self._hardening.resolver is not None:
-            self._hardening.resolver.evict(host)
 
     async def _within_budget(self, attempt: Attempt, phase: Phase, connect: Callable[[], Awaitable[_Made]]) -> _Made:
         """Run a race with its handshake, or a handshake alone, within the budget of each."""

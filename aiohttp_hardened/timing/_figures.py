@@ -26,7 +26,7 @@ class Figures:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may change a figure while its thread holds the lock
         self.telemetry_errors = 0
         """Failures of hooks that were contained."""
         self.ssl_contexts = 0

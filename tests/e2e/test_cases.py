@@ -41,6 +41,7 @@ from aiohttp_hardened.testing import (
     TLSServer,
     dead_address,
     raw_server,
+    refusing_address,
     stalled_tls,
 )
 from aiohttp_hardened.timing import _hooks
@@ -427,6 +428,18 @@ async def test_a_failover_is_found_at_once() -> None:
             assert await get(session, server.url(host="x.test")) == "hello\n"
             await get(session, server.url(host="x.test"))
     assert resolver.calls == ["x.test", "x.test"]
+
+
+async def test_a_host_that_is_down_does_not_cost_a_lookup_per_request() -> None:
+    """Its entry is evicted once a second at most (CASES 33)."""
+    with FakeNameServer() as names, refusing_address() as (host, port):
+        names.set("x.test", host)
+        settings = Settings(dns=DNSSettings(nameservers=(names.address,)))
+        async with create_session(settings, hooks=()) as session:
+            for _ in range(20):
+                with pytest.raises(aiohttp.ClientConnectorError):
+                    await session.get(f"http://x.test:{port}/")
+    assert 1 <= names.queries["x.test", "A"] <= 3
 
 
 SETTINGS = Settings(timeouts=TimeoutSettings(total=5.0))
