@@ -255,12 +255,21 @@ def channel_for(servers: Servers) -> Channel:
         SettingsError: ``aiodns`` is missing.
     """
     loop = asyncio.get_running_loop()
+    _close_those_of_closed_loops()
     channels = _loops.setdefault(loop, _OfLoop()).channels
     channel = channels.get(servers)
     if channel is None or channel.is_closed:
         channel = channels[servers] = Channel(loop, servers)
     channel.acquire()
     return channel
+
+
+def _close_those_of_closed_loops() -> None:
+    """Destroy channels that something still holds though their loop is gone: a kept traceback, say."""
+    for loop, shared in list(_loops.items()):
+        if loop.is_closed():
+            for channel in list(shared.channels.values()):
+                channel.close()
 
 
 def last_good_answers(servers: Servers | None) -> LastGoodAnswers:

@@ -95,6 +95,7 @@ class Threads:
                 if job.given_up:
                     self._stuck -= 1
                     return
+            del job  # with it its caller's frames, while this thread waits for the next one
 
     def _next(self) -> _Job | None:
         with self._changed:

@@ -130,6 +130,28 @@ def test_a_channel_dies_with_its_loop(loop_factory: Callable[[], Any], mode: str
             assert loop() is None
 
 
+@LINUX
+def test_a_kept_exception_keeps_no_channel(loop_factory: Callable[[], Any]) -> None:
+    """A traceback holds what its frames held, a channel too; the next loop's first session has it destroyed."""
+    before = inotify_instances()
+    kept: list[BaseException] = []
+    with FakeNameServer() as names:
+
+        async def main() -> None:
+            resolver = open_resolver(names)
+            try:
+                await resolver.resolve("x.test")
+            except DNSLookupError as exc:
+                kept.append(exc)
+            await resolver.close()
+
+        for _ in range(3):
+            with asyncio.Runner(loop_factory=loop_factory) as runner:
+                runner.run(main())
+        assert settled(before + 1, 1.0) == before + 1
+        kept.clear()
+
+
 def test_two_loops_in_two_threads(loop_factory: Callable[[], Any]) -> None:
     """Loops that run at the same time have a channel each."""
     failures: list[BaseException] = []
