@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiohttp_hardened._settings import DEFAULTS
-from aiohttp_hardened.tls import _registry
-from aiohttp_hardened.tls._reload import reload_tls
+from aiohttp_hardened.tls._registry import context_for, reload_tls
 
 if TYPE_CHECKING:
     import ssl
@@ -21,7 +20,9 @@ def create_ssl_context(tls: TLSSettings = DEFAULTS.tls) -> ssl.SSLContext:
 
     Equal settings give the same object. It cannot be changed by who holds it, and
     ``reload_tls`` reaches whoever uses it. Builds at once when it is the first call, which
-    takes 10-40 ms: call it at start-up. (Sessions build theirs in a thread.)
+    takes 20-60 ms: call it at start-up. (Sessions build theirs in a thread.) ALPN
+    ``http/1.1`` is offered by our sessions alone: a database may refuse a protocol that is
+    not its own.
 
     Args:
         tls: The trust decision.
@@ -29,4 +30,4 @@ def create_ssl_context(tls: TLSSettings = DEFAULTS.tls) -> ssl.SSLContext:
     Raises:
         SettingsError: A file holds nothing that can serve; with OpenSSL's reason.
     """
-    return _registry.create_ssl_context(tls)
+    return context_for(tls)

@@ -4,60 +4,91 @@ A context that is changed while it serves is an outage when the change fails: af
 ``load_cert_chain`` that raised, every later handshake fails. So nothing is ever loaded
 into a live one. What users hold is a facade; ``wrap_bio`` and ``wrap_socket`` go to the
 context that is current, and a swap is the assignment of one reference.
+
+Seam: ``ssl.SSLContext.wrap_bio``. Private names of ``ssl``: ``SSLContext._wrap_socket``,
+which ``SSLSocket`` calls on the context that it was made with when it connects.
 """
 
 from __future__ import annotations
 
-import itertools
+import logging
 import ssl
 import weakref
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from aiohttp_hardened.exceptions import SettingsError
 from aiohttp_hardened.timing._figures import figures
 from aiohttp_hardened.timing._host import normalise_host
+from aiohttp_hardened.tls._locks import ForkSafeLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-_numbers: Final = itertools.count(1)
+    from aiohttp_hardened.tls._reload import Reloader
+
+_logger: Final = logging.getLogger("aiohttp_hardened")
 
 
 class ImmutableContextError(SettingsError, AttributeError):
-    """An attempt to change a shared context."""
+    """An attempt to change a shared context.
+
+    An ``AttributeError`` because that is what frozen objects raise, a
+    ``SettingsError`` because settings are the place to say it.
+    """
 
 
-class Published(NamedTuple):
-    """The context that is current, and how often it was swapped."""
+class Generation:
+    """A context behind the facade; identity is what tells one generation from another.
 
-    inner: ssl.SSLContext
-    generation: int
+    Args:
+        inner: The context; nobody else may hold it.
+        number: 1 for the first one of its facade.
+    """
+
+    __slots__ = ("__weakref__", "inner", "number", "retired")
+
+    def __init__(self, inner: ssl.SSLContext, number: int) -> None:
+        self.inner = inner
+        self.number = number
+        self.retired = False
+        """No new connection is made with it."""
+        if not issubclass(inner.sslobject_class, SharedSSLObject):
+            inner.sslobject_class = SharedSSLObject
+        figures.change_ssl_contexts(1)
+        weakref.finalize(inner, figures.change_ssl_contexts, -1).atexit = False
 
 
-def _refuse(name: str) -> NoReturn:
-    raise ImmutableContextError(
-        f"a shared SSL context cannot be changed ({name}): everybody who uses this trust decision would be changed "
-        "with it. Say it in TLSSettings(...) and create another context, or swap the files with reload_tls()"
-    )
+class _Current:
+    """Holds the generation that serves; the facade's finalizer needs it without the facade."""
+
+    __slots__ = ("generation",)
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+
+    def retire(self) -> None:
+        self.generation.retired = True
 
 
-def _shown(name: str) -> Any:
-    return property(lambda self: getattr(self._published.inner, name), doc=f"As of the current context: {name}.")
+class SharedSSLObject(ssl.SSLObject):
+    """An SSL object that shows the shared context, never the one behind it."""
 
+    facade: SharedSSLContext | None = None
+    generation: Generation | None = None
 
-class _SharedSSLSocket(ssl.SSLSocket):
-    """A socket that shows the facade, never the context behind it."""
-
-    _facade: SharedSSLContext | None = None
+    def bind(self, facade: SharedSSLContext, generation: Generation) -> None:
+        """Say which shared context it was made with."""
+        self.facade = facade
+        self.generation = generation
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The shared context."""
-        return self._facade if self._facade is not None else super().context
+        """The shared context; it cannot be changed through here either."""
+        return self.facade if self.facade is not None else super().context
 
     @context.setter
     def context(self, _: ssl.SSLContext) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        _refuse("context")
+        _refuse("SSLObject.context")
 
 
 class SharedSSLContext(ssl.SSLContext):
@@ -65,34 +96,35 @@ class SharedSSLContext(ssl.SSLContext):
 
     Args:
         inner: The context to begin with; nobody else may hold it.
-        name: The trust decision's name in telemetry.
+        reloader: What rebuilds it, kept for as long as the facade lives.
     """
 
-    _published: Published
+    _aiofastnet_force_fallback_ssl = True
+    """aiofastnet would take the ``SSL_CTX`` of the facade itself, which knows no authority; this is its public
+    switch to ``wrap_bio``."""
 
-    def __new__(cls, inner: ssl.SSLContext, name: str) -> Self:
-        del name
+    _current: _Current
+    _listeners: list[weakref.ref[Callable[[], object]]]
+    _lock: ForkSafeLock
+    reloader: Reloader | None
+
+    def __new__(cls, inner: ssl.SSLContext, reloader: Reloader | None = None) -> Self:  # noqa: ARG004  # ``__init__`` takes both
         return super().__new__(cls, inner.protocol)
 
-    def __init__(self, inner: ssl.SSLContext, name: str) -> None:
+    def __init__(self, inner: ssl.SSLContext, reloader: Reloader | None = None) -> None:
         put = object.__setattr__
-        put(self, "number", next(_numbers))
-        put(self, "name", name)
-        put(self, "_listeners", weakref.WeakSet())
-        put(self, "_swap_hooks", [])
-        _prepare(inner)
-        put(self, "_published", Published(inner, 1))
-        figures.change_ssl_contexts(1)
-        weakref.finalize(self, figures.change_ssl_contexts, -1)
+        put(self, "_current", _Current(Generation(inner, 1)))
+        put(self, "_listeners", [])
+        put(self, "_lock", ForkSafeLock())
+        put(self, "reloader", reloader)
+        weakref.finalize(self, self._current.retire).atexit = False
 
-    number: int
-    """Unique in this process; part of a ticket's key."""
-    name: str
+    # -- the swap
 
     @property
     def generation(self) -> int:
         """1, and one more after each swap."""
-        return self._published.generation
+        return self._current.generation.number
 
     def swap(self, inner: ssl.SSLContext) -> None:
         """Publish another context; handshakes that have begun finish with the old one.
@@ -100,49 +132,73 @@ class SharedSSLContext(ssl.SSLContext):
         Args:
             inner: A context that was validated; nobody else may hold it.
         """
-        _prepare(inner)
-        object.__setattr__(self, "_published", Published(inner, self._published.generation + 1))
-        for hook in tuple(self._swap_hooks):  # type: ignore[attr-defined]
-            hook()
+        before = self._current.generation
+        self._current.generation = Generation(inner, before.number + 1)
+        before.retired = True
+        with self._lock:
+            listeners = [listener() for listener in self._listeners]
+            self._listeners[:] = [ref for ref, listener in zip(self._listeners, listeners, strict=True) if listener]
+        for listener in listeners:
+            if listener is None:
+                continue
+            try:
+                listener()
+            except Exception:
+                _logger.exception("a listener to the swap of a TLS context failed; the swap stands")
 
-    def on_swap(self, hook: Callable[[], None]) -> None:
-        """Call a function after each swap, in the thread that swaps."""
-        self._swap_hooks.append(hook)  # type: ignore[attr-defined]
+    def on_swap(self, listener: Callable[[], object]) -> None:
+        """Call a function after each swap, in the thread that swaps.
+
+        Args:
+            listener: Held weakly, bound methods too: it is called for as long as
+                its owner lives.
+        """
+        bound = hasattr(listener, "__self__") and hasattr(listener, "__func__")
+        reference: weakref.ref[Callable[[], object]] = weakref.WeakMethod(listener) if bound else weakref.ref(listener)
+        with self._lock:
+            self._listeners.append(reference)
+
+    # -- making connections
 
     def wrap_bio(
         self,
         incoming: ssl.MemoryBIO,
         outgoing: ssl.MemoryBIO,
-        server_side: bool = False,  # noqa: FBT001, FBT002  (ssl's signature)
+        server_side: bool = False,  # noqa: FBT001, FBT002  # ssl's signature
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
         """Make an SSL object with the current context; a trailing dot is not part of a certificate's name."""
-        published = self._published
-        ssl_object: Any = published.inner.wrap_bio(incoming, outgoing, server_side, _sni(server_hostname), session)
-        ssl_object.bind(self, published.generation)
-        return ssl_object  # type: ignore[no-any-return]
+        generation = self._current.generation
+        ssl_object = generation.inner.wrap_bio(incoming, outgoing, server_side, _sni(server_hostname), session)
+        if isinstance(ssl_object, SharedSSLObject):
+            ssl_object.bind(self, generation)
+        return ssl_object
 
     def wrap_socket(
         self,
         sock: Any,
-        server_side: bool = False,  # noqa: FBT001, FBT002  (ssl's signature)
+        server_side: bool = False,  # noqa: FBT001, FBT002  # ssl's signature
         do_handshake_on_connect: bool = True,  # noqa: FBT001, FBT002
         suppress_ragged_eofs: bool = True,  # noqa: FBT001, FBT002
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLSocket:
-        """Wrap a socket with the current context."""
-        wrapped: Any = self._published.inner.wrap_socket(
-            sock, server_side, do_handshake_on_connect, suppress_ragged_eofs, _sni(server_hostname), session
-        )
-        wrapped._facade = self  # noqa: SLF001  (a class of this module)
-        return wrapped  # type: ignore[no-any-return]
+        """Wrap a socket with the current context; what it accepts later, with the one that is current then."""
+        inner = self._current.generation.inner
+        # One that wraps in a way of its own (truststore verifies behind the handshake) is left to it.
+        wrap = super().wrap_socket if type(inner).wrap_socket is ssl.SSLContext.wrap_socket else inner.wrap_socket
+        return wrap(sock, server_side, do_handshake_on_connect, suppress_ragged_eofs, _sni(server_hostname), session)
+
+    def _wrap_socket(self, *args: Any, **options: Any) -> Any:
+        return self._current.generation.inner._wrap_socket(*args, **options)  # type: ignore[attr-defined]  # noqa: SLF001
+
+    # -- immutability
 
     def __setattr__(self, name: str, value: object) -> None:
         """Refuse every change; setting what is already so is none."""
         try:
-            same = getattr(self, name) == value
+            same = bool(getattr(self, name) == value)
         except AttributeError:
             same = False
         if not same:
@@ -152,49 +208,26 @@ class SharedSSLContext(ssl.SSLContext):
         """Refuse."""
         _refuse(name)
 
-    def set_alpn_protocols(self, alpn_protocols: Any) -> None:
-        """Accept ``["http/1.1"]``, which it has (httpcore says so before each connect); refuse others."""
+    def set_alpn_protocols(self, alpn_protocols: Iterable[str]) -> None:
+        """Accept ``["http/1.1"]``, which httpcore says before each connect; refuse others."""
         if list(alpn_protocols) != ALPN_PROTOCOLS:
             _refuse("set_alpn_protocols")
 
-    def _refused(self, *_: object, **__: object) -> NoReturn:
-        _refuse("loading into it")
-
-    load_cert_chain = load_verify_locations = load_default_certs = set_default_verify_paths = _refused
-    set_ciphers = set_npn_protocols = load_dh_params = set_ecdh_curve = set_servername_callback = _refused
-    set_psk_client_callback = set_psk_server_callback = _refused
-
-    def get_ca_certs(self, binary_form: bool = False) -> Any:  # noqa: FBT001, FBT002
+    def get_ca_certs(self, binary_form: bool = False) -> Any:  # noqa: FBT001, FBT002  # ssl's signature
         """As of the current context."""
-        return self._published.inner.get_ca_certs(binary_form)
+        return self._current.generation.inner.get_ca_certs(binary_form)
 
     def get_ciphers(self) -> Any:
         """As of the current context."""
-        return self._published.inner.get_ciphers()
+        return self._current.generation.inner.get_ciphers()
 
     def cert_store_stats(self) -> dict[str, int]:
         """As of the current context."""
-        return self._published.inner.cert_store_stats()
+        return self._current.generation.inner.cert_store_stats()
 
     def session_stats(self) -> dict[str, int]:
         """As of the current context."""
-        return self._published.inner.session_stats()
-
-    check_hostname = _shown("check_hostname")
-    hostname_checks_common_name = _shown("hostname_checks_common_name")
-    keylog_filename = _shown("keylog_filename")
-    maximum_version = _shown("maximum_version")
-    minimum_version = _shown("minimum_version")
-    num_tickets = _shown("num_tickets")
-    options = _shown("options")
-    post_handshake_auth = _shown("post_handshake_auth")
-    protocol = _shown("protocol")  # pyright: ignore[reportIncompatibleMethodOverride]
-    security_level = _shown("security_level")
-    sni_callback = _shown("sni_callback")
-    sslobject_class = _shown("sslobject_class")
-    sslsocket_class = _shown("sslsocket_class")
-    verify_flags = _shown("verify_flags")
-    verify_mode = _shown("verify_mode")
+        return self._current.generation.inner.session_stats()
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled or copied: it is shared; pickle its settings."""
@@ -204,9 +237,43 @@ class SharedSSLContext(ssl.SSLContext):
 ALPN_PROTOCOLS: Final = ["http/1.1"]
 
 
-def _prepare(inner: ssl.SSLContext) -> None:
-    inner.sslsocket_class = _SharedSSLSocket
+def _refuse(name: str) -> NoReturn:
+    raise ImmutableContextError(
+        f"a shared SSL context cannot be changed ({name}): everybody who uses this trust decision would be changed "
+        "with it. Say it in TLSSettings(...) and create another context, or swap the files with reload_tls()"
+    )
 
 
 def _sni(server_hostname: str | bytes | None) -> str | bytes | None:
     return normalise_host(server_hostname) if isinstance(server_hostname, str) and server_hostname else server_hostname
+
+
+def _shown(name: str) -> property:
+    return property(lambda self: getattr(self._current.generation.inner, name), doc="As of the current context.")
+
+
+def _refused(name: str) -> Callable[..., NoReturn]:
+    def refused(_: SharedSSLContext, *__: object, **___: object) -> NoReturn:
+        """Refuse: nothing is loaded into a context that serves."""
+        _refuse(name)
+
+    return refused
+
+
+def _cover() -> None:
+    """Cover what this Python's ``ssl.SSLContext`` has: attributes are shown, whatever sets or loads is refused.
+
+    By kind and not by name, so that a method which a later Python adds does not
+    reach the facade's own, empty context and seem to work.
+    """
+    for name in dir(ssl.SSLContext):
+        if name in SharedSSLContext.__dict__ or name.startswith("__"):
+            continue
+        attribute = getattr(ssl.SSLContext, name)
+        if name.startswith(("set_", "load_")):
+            setattr(SharedSSLContext, name, _refused(name))
+        elif not callable(attribute) or isinstance(attribute, type):
+            setattr(SharedSSLContext, name, _shown(name))
+
+
+_cover()

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import ssl
 import sys
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from aiohttp_hardened.exceptions import CertificateReloadError
+from aiohttp_hardened.tls._x509 import certificates, parse
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+    from aiohttp_hardened.timing._figures import TLSRole
+
+_INVALID_PURPOSE: Final = 26
+"""X509_V_ERR_INVALID_PURPOSE: a certificate that is for clients alone, seen as a server's, or the reverse."""
 _MOST_HANDSHAKE_STEPS: Final = 20
 
 
@@ -33,8 +37,8 @@ class KeyPair:
     """
 
     certificate: bytes
-    key: bytes | None
-    password: str | bytes | None
+    key: bytes | None = field(default=None, repr=False)
+    password: str | bytes | None = field(default=None, repr=False)
 
     def load_into(self, context: ssl.SSLContext) -> None:
         """Load the pair into a context that nobody uses yet.
@@ -42,12 +46,11 @@ class KeyPair:
         Raises:
             CertificateReloadError: It is broken, or the key is another one's.
         """
-        with as_path(self.certificate) as certificate, as_path(self.key) as key:
+        # Without a password OpenSSL would ask for one on the terminal.
+        password = self.password if self.password is not None else _no_password
+        with as_path(self.certificate) as certificate, as_path(self.key or self.certificate) as key:
             try:
-                # Without a password callback OpenSSL would ask on the terminal.
-                context.load_cert_chain(
-                    certificate or "", key, self.password if self.password is not None else _no_password
-                )
+                context.load_cert_chain(certificate, key, password)
             except (ssl.SSLError, ValueError) as exc:
                 raise CertificateReloadError(openssl_reason(exc)) from exc
 
@@ -63,10 +66,18 @@ def read(path: str) -> bytes:
         CertificateReloadError: It cannot be read.
     """
     try:
-        with open(path, "rb") as file:  # noqa: PTH123  (settings hold plain strings)
-            return file.read()
+        return Path(path).read_bytes()
     except OSError as exc:
         raise CertificateReloadError(f"cannot read {path}: {exc.strerror}") from exc
+
+
+def read_pair(certificate: str, key: str | None, password: str | bytes | None) -> KeyPair:
+    """Read a certificate and its key once.
+
+    Raises:
+        CertificateReloadError: One cannot be read.
+    """
+    return KeyPair(read(certificate), None if key is None else read(key), password)
 
 
 def fingerprint(*contents: bytes | str | None) -> str:
@@ -79,31 +90,39 @@ def fingerprint(*contents: bytes | str | None) -> str:
 
 
 @contextmanager
-def as_path(content: bytes | None) -> Generator[str | None]:
+def as_path(content: bytes) -> Generator[str]:
     """Give bytes a path for the moment of loading: ``load_cert_chain`` takes nothing else.
 
-    On Linux it is a file in memory that only this process sees; elsewhere a private
-    (0600) temporary one.
+    On Linux it is a file in memory that only this process sees; elsewhere, or where
+    ``/proc`` is not to be had, a private (0600) temporary one.
     """
-    if content is None:
-        yield None
-        return
-    if sys.platform == "linux":
-        descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    descriptor = _memory_file(content)
+    if descriptor is not None:
         try:
-            with open(descriptor, "wb", closefd=False) as file:
-                file.write(content)
             yield f"/proc/self/fd/{descriptor}"
         finally:
             os.close(descriptor)
         return
-    descriptor, path = tempfile.mkstemp()
+    with tempfile.TemporaryDirectory(prefix="aiohttp-hardened-") as directory:
+        path = Path(directory, "pem")
+        path.touch(mode=0o600)
+        path.write_bytes(content)
+        yield str(path)
+
+
+def _memory_file(content: bytes) -> int | None:
+    if sys.platform != "linux":
+        return None
     try:
-        with open(descriptor, "wb") as file:  # noqa: PTH123  (a descriptor)
-            file.write(content)
-        yield path
-    finally:
-        os.unlink(path)  # noqa: PTH108  (a plain string)
+        descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    except OSError:
+        return None
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    if os.access(f"/proc/self/fd/{descriptor}", os.R_OK):
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 def openssl_reason(exc: BaseException) -> str:
@@ -115,19 +134,34 @@ def openssl_reason(exc: BaseException) -> str:
     return str(exc)
 
 
-def certificates(pem: bytes) -> list[bytes]:
-    """Return the certificates of a PEM file, one by one."""
-    return _CERTIFICATE.findall(pem)
+def load_bundle(context: ssl.SSLContext, bundle: bytes) -> None:
+    """Load authorities into a context that nobody uses yet.
+
+    By path and not by ``cadata=``: CPython keeps the GIL while it parses ``cadata``,
+    30-80 ms for certifi's bundle, and gives it up while OpenSSL reads a file.
+
+    Raises:
+        CertificateReloadError: It holds no certificate, or a broken one.
+    """
+    if not certificates(bundle):
+        raise CertificateReloadError("a bundle of authorities holds no certificate")
+    with as_path(bundle) as path:
+        try:
+            context.load_verify_locations(cafile=path)
+        except ssl.SSLError as exc:
+            raise CertificateReloadError(openssl_reason(exc)) from exc
 
 
-def check_pair(pair: KeyPair) -> datetime:
-    """Prove a key pair by a handshake in memory; return when its certificate ends.
+def check_pair(pair: KeyPair, role: TLSRole) -> datetime:
+    """Prove a key pair by a handshake in memory; return when its certificate ends (UTC).
 
-    The client trusts the last certificate of the file alone, so the leaf, the
-    intermediates, their order and their dates are all checked.
+    The other side trusts the last certificate of the file alone, so the leaf, the
+    intermediates and their dates are all checked.
 
     Args:
         pair: A certificate with its key.
+        role: The side that will show it. One that is made for the other side alone
+            is shown there: whether a peer minds is the peer's affair.
 
     Raises:
         CertificateReloadError: With OpenSSL's reason.
@@ -135,55 +169,41 @@ def check_pair(pair: KeyPair) -> datetime:
     chain = certificates(pair.certificate)
     if not chain:
         raise CertificateReloadError("the certificate file holds no certificate")
-    # The pair is shown by the client's side: a client certificate is no good for a server, and a
-    # server's is checked for the purpose it is made for (``_purpose``).
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    pair.load_into(server)
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False
-    client.verify_mode = ssl.CERT_NONE
-    pair.load_into(client)
-    server.verify_mode = ssl.CERT_REQUIRED
-    server.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    server.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    with as_path(chain[-1] + b"\n") as anchor:
-        server.load_verify_locations(cafile=anchor)
-    try:
-        shown = _handshake(client, server)
-    except ssl.SSLCertVerificationError as exc:
-        if exc.verify_code != _INVALID_PURPOSE:
+    other: TLSRole = "client" if role == "server" else "server"
+    for shown_by in (role, other):
+        try:
+            _handshake(pair, shown_by, chain[-1])
+        except ssl.SSLCertVerificationError as exc:
+            if exc.verify_code != _INVALID_PURPOSE or shown_by is other:
+                raise CertificateReloadError(openssl_reason(exc)) from exc
+        except (ssl.SSLError, ValueError) as exc:
             raise CertificateReloadError(openssl_reason(exc)) from exc
-        shown = _handshake_as_server(pair, chain[-1])
-    except ssl.SSLError as exc:
-        raise CertificateReloadError(openssl_reason(exc)) from exc
-    return datetime.fromtimestamp(ssl.cert_time_to_seconds(shown["notAfter"]), UTC)
+        else:
+            break
+    return datetime.fromtimestamp(parse(chain[0]).not_after, UTC)
 
 
-_INVALID_PURPOSE: Final = 26
-"""X509_V_ERR_INVALID_PURPOSE: a certificate for servers only, seen from a server."""
-
-
-def _handshake_as_server(pair: KeyPair, anchor_pem: bytes) -> dict[str, Any]:
+def _handshake(pair: KeyPair, shown_by: TLSRole, anchor: bytes) -> None:
+    """Do a handshake in memory, in which one side shows the pair and the other one verifies it."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    pair.load_into(server)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    client.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    with as_path(anchor_pem + b"\n") as anchor:
-        client.load_verify_locations(cafile=anchor)
-    try:
-        return _handshake(server, client, first_is_server=True)
-    except ssl.SSLError as exc:
-        raise CertificateReloadError(openssl_reason(exc)) from exc
-
-
-def _handshake(shower: ssl.SSLContext, checker: ssl.SSLContext, *, first_is_server: bool = False) -> dict[str, Any]:
-    """Do a handshake in memory; return the certificate that one side showed as the other one checked it."""
+    pair.load_into(server)
+    if shown_by == "server":
+        checker = client
+    else:
+        # A server has to show something too, and this side does not look at it.
+        checker = server
+        client.verify_mode = ssl.CERT_NONE
+        pair.load_into(client)
+        server.verify_mode = ssl.CERT_REQUIRED
+    checker.verify_flags = ssl.VERIFY_X509_TRUSTED_FIRST | ssl.VERIFY_X509_PARTIAL_CHAIN
+    checker.load_verify_locations(cadata=anchor)
     forth, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    showing = shower.wrap_bio(forth, back, server_side=first_is_server)
-    checking = checker.wrap_bio(back, forth, server_side=not first_is_server)
-    waiting = [showing, checking]
+    waiting = [
+        client.wrap_bio(back, forth, server_side=False),
+        server.wrap_bio(forth, back, server_side=True),
+    ]
     for _ in range(_MOST_HANDSHAKE_STEPS):
         for side in tuple(waiting):
             try:
@@ -192,5 +212,5 @@ def _handshake(shower: ssl.SSLContext, checker: ssl.SSLContext, *, first_is_serv
                 continue
             waiting.remove(side)
         if not waiting:
-            break
-    return checking.getpeercert() or {}
+            return
+    raise ValueError("a handshake in memory does not come to an end")

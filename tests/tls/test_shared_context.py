@@ -98,7 +98,7 @@ async def test_a_failed_build_is_tried_again(throwaway_ca: ThrowawayCA, tmp_path
 
 
 async def test_the_loop_is_not_blocked_by_the_first_request(throwaway_ca: ThrowawayCA) -> None:
-    """Certifi's bundle is parsed in a thread; a heartbeat goes on meanwhile (CASES 29)."""
+    """The bundle of certifi is parsed in a thread; a heartbeat goes on meanwhile (CASES 29)."""
     late: list[float] = []
 
     async def beat() -> None:

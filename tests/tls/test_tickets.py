@@ -23,7 +23,7 @@ from aiohttp_hardened import (
     reload_tls,
 )
 from aiohttp_hardened.testing import FixedResolver, PhaseRecorder, ThrowawayCA, TLSServer
-from aiohttp_hardened.tls._resumption import TicketStore, tickets
+from aiohttp_hardened.tls._tickets import tickets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,42 +159,14 @@ async def test_somebody_elses_use_of_the_context_is_not_resumed(throwaway_ca: Th
     assert len(tickets) == 0
 
 
-def test_a_tls_1_3_ticket_is_used_once_and_the_newest_first() -> None:
-    """RFC 8446, appendix C.4; a session of TLS 1.2 serves again and replaces the one before."""
-    store = TicketStore()
-    one, two = object(), object()
-    store.put("key", one, 60, reusable=False)  # type: ignore[arg-type]
-    store.put("key", two, 60, reusable=False)  # type: ignore[arg-type]
-    assert [two, one, None] == [store.take("key") for _ in range(3)]
-    store.put("key", one, 60, reusable=True)  # type: ignore[arg-type]
-    store.put("key", two, 60, reusable=True)  # type: ignore[arg-type]
-    assert [two, two] == [store.take("key") for _ in range(2)]
-    assert len(store) == 1
-
-
-def test_the_store_is_bounded_and_forgets_what_ended() -> None:
-    """1024 sessions in all, 256 per key, the oldest go first; nothing that has ended is given out."""
-    store = TicketStore(most=6, most_per_key=3)
-    for number in range(5):
-        store.put("a", number, 60, reusable=False)  # type: ignore[arg-type]
-    assert len(store) == 3
-    for key in "bcdefg":
-        store.put(key, key, 60, reusable=False)  # type: ignore[arg-type]
-    assert len(store) == 6
-    assert store.take("a") is None
-    store.put("late", "x", 0, reusable=False)  # type: ignore[arg-type]
-    store.put("soon", "x", 1e-9, reusable=False)  # type: ignore[arg-type]
-    assert (None, None) == (store.take("late"), store.take("soon"))
-    assert len(store) <= 6
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_has_no_tickets() -> None:
     """Two processes would use one ticket."""
     code = (
         "import os\n"
-        "from aiohttp_hardened.tls._resumption import tickets\n"
-        "tickets.put('key', object(), 60, reusable=False)\n"
+        "from aiohttp_hardened.tls._tickets import tickets\n"
+        "class Generation: retired = False\n"
+        "tickets.put((Generation(), 'x.test', ()), object(), 60, reusable=False)\n"
         "child = os.fork()\n"
         "if not child:\n"
         "    os._exit(len(tickets))\n"
