@@ -17,6 +17,7 @@ lowest and the newest supported aiohttp:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import random
 import socket
@@ -31,7 +32,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.helpers import is_ip_address
 
 from aiohttp_hardened._protocol import TimedResponseHandler
-from aiohttp_hardened.exceptions import PhaseTimeoutError, PlaintextBoundaryError, UnverifiedRequestError
+from aiohttp_hardened.exceptions import PhaseTimeoutError, PlaintextBoundaryError, SettingsError, UnverifiedRequestError
 from aiohttp_hardened.timing._budgets import UNLIMITED, budgets_for
 from aiohttp_hardened.timing._connection import Connection, register_pool
 from aiohttp_hardened.timing._current import current_attempt
@@ -292,6 +293,16 @@ class TimedConnector(aiohttp.BaseConnector):
             if not idle:
                 del self._conns[key]
 
+    def _swapped(self) -> None:
+        """Close what is outdated soon, not with the next request only; in the thread that swapped the context."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it every connection
+            self._loop.call_soon_threadsafe(self._close_swapped)
+
+    def _close_swapped(self) -> None:
+        context = self._hardening.context
+        if context is not None and not self._closed:
+            self._close_outdated(context.generation)
+
     @property
     def event_loop(self) -> asyncio.AbstractEventLoop:
         """The loop that it belongs to."""
@@ -329,8 +340,10 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):  # pyright: ignor
             context = await context_ready(hardening.tls)
             if attempt is not None:
                 attempt.trust_store_loaded()
-        hardening.context = context
-        self._seen_generation = context.generation
+        if hardening.context is None:
+            hardening.context = context
+            self._seen_generation = context.generation
+            context.on_swap(self._swapped)
 
     async def _resolve_host(self, host: str, port: int, traces: Sequence[Trace] | None = None) -> list[ResolveResult]:
         attempt = current_attempt.get()
@@ -396,10 +409,12 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):  # pyright: ignor
     async def _create_direct_connection(
         self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout, **options: Any
     ) -> tuple[asyncio.Transport, ResponseHandler]:
+        to_proxy = options.get("client_error") is ClientProxyConnectionError
+        if to_proxy and req.is_ssl():
+            self._refuse_certificate_to_proxy(req)
         attempt = current_attempt.get()
         if attempt is None:
             return await super()._create_direct_connection(req, traces, timeout, **options)
-        to_proxy = options.get("client_error") is ClientProxyConnectionError
         attempt.aim(
             port=req.port if req.is_ssl() else None,
             proxy="itself" if to_proxy else None,
@@ -409,6 +424,16 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):  # pyright: ignor
         if to_proxy and attempt.url.scheme in ("https", "wss"):
             attempt.tunnel = start_tunnel(attempt, req.url)
         return connected
+
+    def _refuse_certificate_to_proxy(self, req: ClientRequest) -> None:
+        """Refuse to show the target's client certificate to a proxy that may ask for one."""
+        tls = self._hardening.tls
+        chosen = self._ssl if req.ssl is True else req.ssl
+        if tls is not None and tls.client_cert is not None and not isinstance(chosen, ssl.SSLContext):
+            raise SettingsError(
+                f"tls.client_cert={tls.client_cert!r} would be shown to the https proxy {req.url.origin()} too; "
+                "reach the target through an http:// proxy or without one, or use a session without client_cert"
+            )
 
     async def _create_proxy_connection(
         self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout

@@ -16,8 +16,10 @@ from aiohttp_hardened.dns._resolver import HardenedResolver, WrappedResolver
 from aiohttp_hardened.exceptions import SettingsError, UnverifiedRequestError
 from aiohttp_hardened.telemetry._defaults import default_hooks
 from aiohttp_hardened.telemetry._metrics import observe_telemetry_errors
+from aiohttp_hardened.timing._figures import figures
 from aiohttp_hardened.timing._hooks import Hooks
 from aiohttp_hardened.timing._trace_config import HardenedTraceConfig
+from aiohttp_hardened.tls._registry import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,6 +78,7 @@ def create_connector(settings: Settings = DEFAULTS, **tcp_connector_options: Any
     _require_running_loop("create_connector")
     options = dict(tcp_connector_options)
     _refuse_unverified(settings, options)
+    figures.announce_reloads(name_of(settings.tls))
     options.setdefault("limit", settings.pool.limit)
     options.setdefault("limit_per_host", settings.pool.limit_per_host)
     options.setdefault("ttl_dns_cache", settings.dns.cache_ttl)

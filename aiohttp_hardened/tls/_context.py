@@ -156,6 +156,9 @@ class SharedSSLContext(ssl.SSLContext):
         bound = hasattr(listener, "__self__") and hasattr(listener, "__func__")
         reference: weakref.ref[Callable[[], object]] = weakref.WeakMethod(listener) if bound else weakref.ref(listener)
         with self._lock:
+            count = len(self._listeners)
+            if count & (count - 1) == 0:  # now and then, for sessions may come and go without a swap
+                self._listeners[:] = [each for each in self._listeners if each() is not None]
             self._listeners.append(reference)
 
     # -- making connections

@@ -87,6 +87,22 @@ def test_a_swap_tells_its_listeners_and_survives_them(
     assert "a listener" in caplog.text
 
 
+def test_listeners_that_are_gone_are_not_kept(throwaway_ca: ThrowawayCA) -> None:
+    """A service that makes a session per request never swaps, and holds no trace of each."""
+
+    class Listener:
+        def told(self) -> None:
+            """Take note."""
+
+    context = shared(throwaway_ca, name="listened to")
+    keeper = Listener()
+    context.on_swap(keeper.told)
+    for _ in range(1000):
+        context.on_swap(Listener().told)
+    assert len(context._listeners) < 20
+    assert any(each() == keeper.told for each in context._listeners)
+
+
 def test_contexts_go_with_their_users(throwaway_ca: ThrowawayCA) -> None:
     """Nothing but the few that were used last is kept, whatever was built and swapped."""
     before = figures.ssl_contexts

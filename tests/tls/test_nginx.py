@@ -30,7 +30,8 @@ pytestmark = pytest.mark.skipif(
 PROTOCOLS = ["TLSv1.2", "TLSv1.3"]
 
 CONFIGURATION = """
-daemon off; master_process {master}; worker_processes 1; pid {directory}/nginx.pid; error_log {directory}/error.log;
+daemon off; master_process {master}; worker_processes {workers};
+pid {directory}/nginx.pid; error_log {directory}/error.log;
 events {{ worker_connections 128; }}
 http {{
     access_log off;
@@ -56,7 +57,7 @@ def empty_store() -> Iterator[None]:
 
 @asynccontextmanager
 async def nginx(
-    directory: Path, ca: ThrowawayCA, protocol: str, options: str, *, master: bool = False
+    directory: Path, ca: ThrowawayCA, protocol: str, options: str, *, master: bool = False, workers: int = 1
 ) -> AsyncIterator[tuple[int, asyncio.subprocess.Process]]:
     """Run nginx; give its port and its process."""
     certificate = ca.issue("x.test", intermediate=True)
@@ -67,7 +68,7 @@ async def nginx(
     configuration.write_text(
         CONFIGURATION.format(
             directory=directory, port=port, protocol=protocol, options=options, master="on" if master else "off",
-            certificate=certificate.cert_file, key=certificate.key_file,
+            workers=workers, certificate=certificate.cert_file, key=certificate.key_file,
         )
     )  # fmt: skip
     program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
@@ -105,6 +106,23 @@ async def test_it_resumes(
     async with nginx(tmp_path, throwaway_ca, protocol, options) as (port, _):
         assert await resumed(shared(throwaway_ca), port, 4) == [False, True, True, True]
     assert tickets.reads == reads[protocol]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_its_workers_share_a_ticket_key(protocol: str, tmp_path: Path, throwaway_ca: ThrowawayCA) -> None:
+    """Whichever of several workers answers, it knows the tickets of the others, as a fleet with one key file does."""
+    key = tmp_path / "ticket.key"
+    key.write_bytes(os.urandom(80))
+    options = f"ssl_session_ticket_key {key}; add_header worker $pid always;"
+    async with nginx(tmp_path, throwaway_ca, protocol, options, master=True, workers=3) as (port, _):
+        context, workers = shared(throwaway_ca), set[bytes]()
+        for number in range(60):
+            answer = await ask(context, port)
+            assert answer.resumed == (number > 0)
+            workers |= {line for line in answer.text.splitlines() if line.startswith(b"worker: ")}
+            if len(workers) > 1:
+                break
+    assert len(workers) > 1
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -65,6 +65,38 @@ async def test_fifty_first_requests_build_one_context(throwaway_ca: ThrowawayCA,
     assert {id(found[1])} == {id(each) for each in found[1:]}
 
 
+async def test_a_thousand_sessions_make_one_context(
+    throwaway_ca: ThrowawayCA, monkeypatch: pytest.MonkeyPatch, loop_name: str
+) -> None:
+    """A session per request is no reason to read a trust store per request."""
+    settings = Settings(tls=trusting(throwaway_ca, name=f"a thousand sessions on {loop_name}"))
+    built: list[TLSSettings] = []
+    make = _registry._make
+    monkeypatch.setattr(_registry, "_make", lambda tls: (built.append(tls), make(tls))[1])
+    async with TLSServer(throwaway_ca.issue("127.0.0.1")) as server:
+        for number in range(1000):
+            async with create_session(settings, hooks=()) as session:
+                if number % 50 == 0:
+                    assert (await session.get(server.url())).status == 200
+        assert server.connections == 20
+    assert built == [settings.tls]
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_an_https_proxy_is_not_shown_the_client_certificate(scheme: str, throwaway_ca: ThrowawayCA) -> None:
+    """A proxy may ask for a certificate too; the one for the target is not its business."""
+    client = throwaway_ca.issue_client("orders")
+    tls = trusting(throwaway_ca, client_cert=client.cert_file, client_key=client.key_file)
+    async with (
+        TLSServer(throwaway_ca.issue("127.0.0.1"), client_ca=throwaway_ca.ca_file) as proxy,
+        create_session(Settings(tls=tls), hooks=()) as session,
+    ):
+        for _ in range(2):
+            with pytest.raises(SettingsError, match=r"tls\.client_cert.*https proxy"):
+                await session.get(f"{scheme}://x.test/", proxy=proxy.url())
+        assert proxy.connections == 0
+
+
 def test_threads_and_loops_get_one_context(throwaway_ca: ThrowawayCA) -> None:
     """A caller that looks just when a build ends does not begin another one."""
     for number in range(20):
