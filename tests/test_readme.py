@@ -8,12 +8,15 @@ import ssl
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from aiohttp_hardened import DEFAULTS
 from aiohttp_hardened.telemetry import _names
+
+if TYPE_CHECKING:
+    from aiohttp_hardened.testing import ThrowawayCA
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -51,10 +54,13 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_an_example_runs(number: int, tmp_path: Path) -> None:
+def test_an_example_runs(number: int, tmp_path: Path, throwaway_ca: ThrowawayCA) -> None:
     """Each Python block runs by itself, its ``main(url)`` against a loopback server, without a warning."""
     example = tmp_path / "example.py"
-    example.write_text(BLOCKS[number], "utf-8")
+    example.write_text(BLOCKS[number].replace("/etc/tls/", f"{tmp_path}/"), "utf-8")
+    client = throwaway_ca.issue_client("orders")
+    for name, file in (("ca.crt", throwaway_ca.ca_file), ("tls.crt", client.cert_file), ("tls.key", client.key_file)):
+        (tmp_path / name).write_bytes(file.read_bytes())
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", RUNNER, str(example)],
         capture_output=True,
