@@ -7,6 +7,7 @@ DNS, TCP and TLS are separate OpenTelemetry spans and histograms.
 
 from __future__ import annotations
 
+from aiohttp_hardened._instrument import instrument, instrument_session, uninstrument
 from aiohttp_hardened._session import create_connector, create_session, create_trace_config
 from aiohttp_hardened._settings import (
     DEFAULTS,
@@ -56,7 +57,10 @@ __all__ = [
     "create_ssl_context",
     "create_trace_config",
     "failed_phase",
+    "instrument",
+    "instrument_session",
     "reload_tls",
+    "uninstrument",
 ]
 
 

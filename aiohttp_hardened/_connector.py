@@ -42,9 +42,8 @@ from aiohttp_hardened.timing._phase import Phase
 from aiohttp_hardened.timing._queue import timed_queue
 from aiohttp_hardened.timing._request import RequestTiming
 from aiohttp_hardened.timing._tcp import Race
-from aiohttp_hardened.timing._tls import TimedSSLObject
+from aiohttp_hardened.timing._tls import split_handshakes
 from aiohttp_hardened.timing._tunnel import start_tunnel, tunnel_answered
-from aiohttp_hardened.tls._context import SharedSSLContext
 from aiohttp_hardened.tls._registry import context_ready, peek
 
 if TYPE_CHECKING:
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
     from aiohttp_hardened.timing._connection import ConnectionState
     from aiohttp_hardened.timing._request import Attempt
     from aiohttp_hardened.timing._tcp import AddrInfo
+    from aiohttp_hardened.tls._context import SharedSSLContext
 
     SocketFactory = Callable[[AddrInfo], socket.socket]
 
@@ -96,6 +96,22 @@ class Hardening:
     last_timeout: aiohttp.ClientTimeout | None = field(default=None, init=False)
     """Nearly every request of a connector has the same one, so its budgets are kept."""
     last_budgets: tuple[Budgets, aiohttp.ClientTimeout] = field(default=(UNLIMITED, _NO_TIMEOUT), init=False)
+    connecting: int = field(default=0, init=False)
+    """How many requests are getting a connection."""
+    restore: Callable[[], None] | None = field(default=None, init=False)
+    """Makes the connector what it was, when nothing of ours runs in it; ``None``: it is ours for good."""
+    leaving: bool = field(default=False, init=False)
+    """It is to be restored when nobody is connecting."""
+
+    @property
+    def tells_only(self) -> bool:
+        """Whether it is somebody else's connector, which does what aiohttp's does, to the last exception."""
+        return self.timeouts is None
+
+    def leave_when_idle(self) -> None:
+        """Restore the connector if that is wanted and possible."""
+        if self.leaving and not self.connecting and self.restore is not None:
+            self.restore()
 
 
 class TimedConnector(aiohttp.BaseConnector):
@@ -140,17 +156,23 @@ class TimedConnector(aiohttp.BaseConnector):
             attempt.proxied = True
         outer = current_attempt.get()
         current_attempt.set(attempt)
+        hardening.connecting += 1
         try:
-            connection = await super().connect(req, traces, inner)
-        except BaseException as exc:
-            attempt.connect_failed(exc)
-            raise
+            try:
+                connection = await super().connect(req, traces, inner)
+            except BaseException as exc:
+                attempt.connect_failed(exc)
+                raise
+            finally:
+                current_attempt.set(outer)
+            self._connected(attempt, connection)
+            if timeout.sock_read is None:
+                self._hold_read_budget(connection)
+            return connection
         finally:
-            current_attempt.set(outer)
-        self._connected(attempt, connection)
-        if timeout.sock_read is None:
-            self._hold_read_budget(connection)
-        return connection
+            hardening.connecting -= 1
+            if hardening.leaving:
+                hardening.leave_when_idle()
 
     def _hold_read_budget(self, connection: aiohttp.connector.Connection) -> None:
         timeouts = self._hardening.timeouts
@@ -160,6 +182,9 @@ class TimedConnector(aiohttp.BaseConnector):
 
     def _connected(self, attempt: Attempt, connection: aiohttp.connector.Connection) -> None:
         protocol = connection.protocol
+        if type(protocol) is ResponseHandler:
+            # It was in the pool before the connector was ours to time.
+            protocol.__class__ = TimedResponseHandler
         if not isinstance(protocol, TimedResponseHandler):
             attempt.connected(None, reused=not attempt.setup_started)
         else:
@@ -253,7 +278,7 @@ class TimedConnector(aiohttp.BaseConnector):
         ``BaseConnector._close`` cancels the futures of those that wait.
         """
         task = asyncio.current_task()
-        if not self._closed or (task is not None and task.cancelling()):
+        if self._hardening.tells_only or not self._closed or (task is not None and task.cancelling()):
             return exc
         return aiohttp.ClientConnectionError("Connector is closed.")
 
@@ -475,6 +500,8 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):  # pyright: ignor
                 connected = await self._within_budget(attempt, Phase.TCP, functools.partial(connect, addr_infos=left))
             except BaseException as exc:
                 race.finish(exc)
+                if self._hardening.tells_only:
+                    raise
                 if not self._another_address(attempt, race, left, exc):
                     # aiohttp would race what is left of this list once more.
                     addr_infos.clear()
@@ -546,7 +573,8 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):  # pyright: ignor
         client_error: type[Exception] = ClientConnectorError,
     ) -> tuple[asyncio.BaseTransport, ResponseHandler]:
         attempt = current_attempt.get()
-        _refuse_glued_plaintext(underlying_transport, req, attempt)
+        if not self._hardening.tells_only:
+            _refuse_glued_plaintext(underlying_transport, req, attempt)
         connect = functools.partial(
             super()._start_tls_connection, underlying_transport, req=req, timeout=timeout, client_error=client_error
         )
@@ -565,16 +593,16 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):  # pyright: ignor
     def _get_ssl_context(self, req: ClientRequest) -> ssl.SSLContext | None:
         tls = self._hardening.tls
         if tls is None or not req.is_ssl():
-            return _splittable(super()._get_ssl_context(req))
+            return split_handshakes(super()._get_ssl_context(req))
         chosen = self._ssl if req.ssl is True else req.ssl
         if isinstance(chosen, ssl.SSLContext):
             if chosen.verify_mode is ssl.CERT_NONE and not tls.allow_unverified:
                 raise UnverifiedRequestError(_REFUSED.format(req.url.host, "a context with CERT_NONE"))
-            return _splittable(chosen)
+            return split_handshakes(chosen)
         if chosen is False:
             if not tls.allow_unverified:
                 raise UnverifiedRequestError(_REFUSED.format(req.url.host, "ssl=False"))
-            return _splittable(super()._get_ssl_context(req))
+            return split_handshakes(super()._get_ssl_context(req))
         context = self._hardening.context
         attempt = current_attempt.get()
         if attempt is not None and context is not None:
@@ -593,6 +621,21 @@ _REFUSED: Final = (
     "{} would not be verified ({}); name its authority in TLSSettings(ca_files=...), "
     "or allow it with TLSSettings(allow_unverified=True)"
 )
+
+
+class UnsplitTCPConnector(TimedConnector, aiohttp.TCPConnector):  # pyright: ignore[reportIncompatibleMethodOverride]
+    """The same for a TCP connector that connects in a way of its own: its set-up, and the handshake in it."""
+
+    async def _create_connection(
+        self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
+    ) -> ResponseHandler:
+        attempt = current_attempt.get()
+        if attempt is not None:
+            attempt.tls_port = req.port
+        return await super()._create_connection(req, traces, timeout)
+
+    def _get_ssl_context(self, req: ClientRequest) -> ssl.SSLContext | None:
+        return split_handshakes(super()._get_ssl_context(req))
 
 
 def _timing_of(traces: list[Trace]) -> RequestTiming | None:
@@ -626,13 +669,6 @@ def _make_socket(addr_info: AddrInfo) -> socket.socket:
     return attempt.race.make_socket(addr_info)
 
 
-def _splittable(context: ssl.SSLContext | None) -> ssl.SSLContext | None:
-    """Let the handshake of a caller's own context be timed, where that has a public seam."""
-    if context is not None and not isinstance(context, SharedSSLContext) and context.sslobject_class is ssl.SSLObject:
-        context.sslobject_class = TimedSSLObject
-    return context
-
-
 def _refuse_glued_plaintext(transport: asyncio.Transport, req: ClientRequest, attempt: Attempt | None) -> None:
     protocol = transport.get_protocol()
     if not isinstance(protocol, TimedResponseHandler) or not protocol.has_unread_bytes:
@@ -656,32 +692,3 @@ def _own(exc: BaseException, attempt: Attempt) -> BaseException:
     if isinstance(exc, PhaseTimeoutError):
         return attempt.timeout_error(Phase.DNS, exc.budget, "dns")
     return exc
-
-
-_timed_classes: dict[type[aiohttp.BaseConnector], type[TimedConnector]] = {}
-
-
-def timed_class(kind: type[aiohttp.BaseConnector]) -> type[TimedConnector]:
-    """Return a class that is the given one and tells of its phases; it keeps the name and the module."""
-    if issubclass(kind, TimedConnector):
-        return kind
-    known = _timed_classes.get(kind)
-    if known is None:
-        mixin = TimedTCPConnector if issubclass(kind, aiohttp.TCPConnector) else TimedConnector
-        names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-        made: Any = type(kind.__name__, (mixin, kind), names)
-        known = _timed_classes[kind] = made
-    return known
-
-
-def time_connector(connector: aiohttp.BaseConnector, timeouts: TimeoutSettings | None) -> None:
-    """Let a caller's own connector tell of its phases; object, settings and ``isinstance`` stay.
-
-    Args:
-        connector: Any connector; one of ours stays as it is.
-        timeouts: Budgets to hold; ``None``: aiohttp's own timeouts hold.
-    """
-    if isinstance(connector, TimedConnector):
-        return
-    connector.__class__ = timed_class(type(connector))
-    connector._harden(Hardening(timeouts=timeouts))  # type: ignore[attr-defined]

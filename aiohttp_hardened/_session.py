@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from aiohttp_hardened._connector import Hardening, TimedTCPConnector, time_connector
+from aiohttp_hardened._connector import Hardening, TimedTCPConnector
+from aiohttp_hardened._foreign import left_alone, time_connector
 from aiohttp_hardened._settings import DEFAULTS, Settings
 from aiohttp_hardened.dns._health import AddressHealth
 from aiohttp_hardened.dns._resolver import HardenedResolver, WrappedResolver
@@ -22,7 +23,7 @@ from aiohttp_hardened.timing._trace_config import HardenedTraceConfig
 from aiohttp_hardened.tls._registry import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from aiohttp_hardened.timing._phase import PhaseHook
 
@@ -44,7 +45,7 @@ def create_session(
         SettingsError: A hook is not callable, or ``aiodns`` is missing.
     """
     _require_running_loop("create_session")
-    config = _trace_config(settings, hooks)
+    config = trace_config_for(settings, hooks)
     options = dict(client_session_options)
     if config is not None:
         options["trace_configs"] = [*(options.get("trace_configs") or ()), config]
@@ -53,13 +54,22 @@ def create_session(
     connector = options.get("connector")
     if connector is not None:
         time_connector(connector, settings.timeouts)
-        return aiohttp.ClientSession(**options)
+        return _build(options)
     options["connector"] = connector = create_connector(settings)
     try:
-        return aiohttp.ClientSession(**options)
+        return _build(options)
     except BaseException:
         connector._close()  # noqa: SLF001  (the coroutine ``close()`` cannot be awaited here)
         raise
+
+
+def _build(options: dict[str, Any]) -> aiohttp.ClientSession:
+    """Build a session that ``instrument()`` leaves alone."""
+    token = left_alone.set(True)
+    try:
+        return aiohttp.ClientSession(**options)
+    finally:
+        left_alone.reset(token)
 
 
 def create_connector(settings: Settings = DEFAULTS, **tcp_connector_options: Any) -> aiohttp.TCPConnector:
@@ -140,17 +150,30 @@ def _require_running_loop(name: str) -> None:
         ) from None
 
 
-def _trace_config(settings: Settings, hooks: Iterable[PhaseHook] | None) -> HardenedTraceConfig | None:
+def trace_config_for(
+    settings: Settings,
+    hooks: Iterable[PhaseHook] | None,
+    prepare: Callable[[aiohttp.ClientSession], None] | None = None,
+) -> HardenedTraceConfig | None:
+    """Return the TraceConfig for some hooks; ``None`` for silence.
+
+    Args:
+        settings: Only ``telemetry`` is used.
+        hooks: As for ``create_session``.
+        prepare: As for ``HardenedTraceConfig``.
+    """
     if hooks is None and isinstance(settings, Settings):
-        return _default_trace_config(default_hooks(settings.telemetry))
+        return _default_trace_config(default_hooks(settings.telemetry), prepare)
     listening = _hooks(settings, hooks)
-    return HardenedTraceConfig(listening) if listening else None
+    return HardenedTraceConfig(listening, prepare) if listening else None
 
 
 @lru_cache(maxsize=8)
-def _default_trace_config(hooks: tuple[PhaseHook, ...]) -> HardenedTraceConfig:
+def _default_trace_config(
+    hooks: tuple[PhaseHook, ...], prepare: Callable[[aiohttp.ClientSession], None] | None
+) -> HardenedTraceConfig:
     """Return one TraceConfig for all sessions with these hooks: its sixteen signals cost more than the session."""
-    return HardenedTraceConfig(Hooks(hooks))
+    return HardenedTraceConfig(Hooks(hooks), prepare)
 
 
 def _hooks(settings: Settings, hooks: Iterable[PhaseHook] | None) -> Hooks:

@@ -48,7 +48,7 @@ PERMANENT_THREADS: Final = {
 LINGERING_TIMERS: Final = {
     "Channel.close": "a c-ares channel lingers for a second after its last session, for the next one",
 }
-SECONDS_FOR_A_TEST: Final = 55.0
+SECONDS_FOR_A_TEST: Final = 110.0
 """Unless it has a ``timeout`` marker; a little less than pytest-timeout's own."""
 SECONDS_FOR_TASKS: Final = 0.5
 """Callbacks of a transport that was just closed may need a few turns of the loop."""

@@ -7,18 +7,11 @@ import functools
 import socket
 from typing import TYPE_CHECKING, Final, cast
 
-from aiohttp_hardened.dns._errors import (
-    HOST_NOT_FOUND,
-    NO_DATA,
-    REFUSED,
-    SERVER_FAILURE,
-    TIMED_OUT,
-    most_telling,
-    typed,
-)
+from aiohttp_hardened.dns._errors import most_telling, typed
 from aiohttp_hardened.dns._preference import in_order_of_preference
 from aiohttp_hardened.dns._search import names_to_ask_for
 from aiohttp_hardened.exceptions import DNSLookupError
+from aiohttp_hardened.timing._lookup_words import HOST_NOT_FOUND, NO_DATA, REFUSED, SERVER_FAILURE, TIMED_OUT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

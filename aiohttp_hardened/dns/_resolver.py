@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from aiohttp_hardened.dns._channel import channel_for, last_good_answers
-from aiohttp_hardened.dns._errors import HOST_NOT_FOUND, NAME_SERVERS_FAIL, NO_DATA, closed, typed
+from aiohttp_hardened.dns._errors import NAME_SERVERS_FAIL, closed, typed
 from aiohttp_hardened.dns._fallback import ask_system
 from aiohttp_hardened.dns._lookup import look_up
 from aiohttp_hardened.dns._stale import SECONDS_TO_WAIT
 from aiohttp_hardened.exceptions import DNSLookupError, PhaseTimeoutError
 from aiohttp_hardened.timing._dns import current_lookup
 from aiohttp_hardened.timing._host import normalise_host
+from aiohttp_hardened.timing._lookup_words import HOST_NOT_FOUND, NO_DATA
 from aiohttp_hardened.timing._phase import Phase
 
 if TYPE_CHECKING:

@@ -29,6 +29,8 @@ class Budgets:
         queue_and_connect: ``connect`` counts from the start of the wait in the
             queue; set by a request's own ``ClientTimeout(connect=...)``.
         total: aiohttp's own, for notes.
+        theirs: The timeout that aiohttp holds by itself, for notes; of somebody
+            else's connector.
         ours: Whether aiohttp is told to leave connecting to these budgets.
     """
 
@@ -40,6 +42,7 @@ class Budgets:
     sock_connect: float | None = None
     queue_and_connect: bool = False
     total: float | None = None
+    theirs: aiohttp.ClientTimeout | None = None
     ours: bool = True
 
 
@@ -64,7 +67,7 @@ def budgets_for(
         The budgets, and the timeout to hand on to aiohttp's own ``connect()``.
     """
     if settings is None:
-        return Budgets(total=timeout.total, ours=False), timeout
+        return Budgets(total=timeout.total, theirs=timeout, ours=False), timeout
     connect = timeout.connect
     sock_connect = None if timeout is DEFAULT_TIMEOUT or timeout == DEFAULT_TIMEOUT else timeout.sock_connect
     # aiohttp's meaning of 0 is "no limit" (``helpers.ceil_timeout``).

@@ -87,6 +87,12 @@ def register_pool(pool: Pool) -> None:
         _pools.add(pool)
 
 
+def forget_pool(pool: Pool) -> None:
+    """Count the connections of a pool no more."""
+    with _lock:
+        _pools.discard(pool)
+
+
 def _live() -> tuple[Pool, ...]:
     with _lock:
         return tuple(_pools)

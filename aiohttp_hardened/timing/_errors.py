@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 import aiohttp
 
-from aiohttp_hardened.exceptions import DNSLookupError, PlaintextBoundaryError
+from aiohttp_hardened.exceptions import PlaintextBoundaryError
+from aiohttp_hardened.timing._lookup_words import TIMED_OUT, lookup_word
 from aiohttp_hardened.timing._phase import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 OTHER: Final = "_OTHER"
-TIMED_OUT: Final = "timed_out"
 CLIENT_CERTIFICATE_REJECTED: Final = "client_certificate_rejected"
 
 _ERRNO_WORDS: Final[dict[int, str]] = {
@@ -154,10 +154,13 @@ def _is_timeout(exc: BaseException) -> bool:
 
 
 def _dns_word(exc: BaseException) -> str:
+    if _is_timeout(exc):
+        return TIMED_OUT
     for each in chain(exc):
-        if isinstance(each, DNSLookupError):
-            return each.reason
-    return TIMED_OUT if _is_timeout(exc) else OTHER
+        word = None if isinstance(each, aiohttp.ClientError) else lookup_word(each)
+        if word is not None:
+            return word
+    return OTHER
 
 
 def _tcp_word(exc: BaseException) -> str:

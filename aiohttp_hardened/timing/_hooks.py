@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Final
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp_hardened.timing._figures import figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Generator, Iterable
 
     from aiohttp_hardened.timing._connection import Connection
     from aiohttp_hardened.timing._phase import PhaseHook, PhaseRecord
@@ -92,6 +93,15 @@ class Hooks:
 SILENT: Final = Hooks(())
 
 _last_logged: dict[str, float] = {}
+
+
+@contextlib.contextmanager
+def contained(what: object) -> Generator[None]:
+    """Count and log what fails inside as a hook's failure is; nothing is raised."""
+    try:
+        yield
+    except _CONTAINED as exc:
+        _contain(what, exc)
 
 
 def _contain(hook: object, exc: BaseException) -> None:

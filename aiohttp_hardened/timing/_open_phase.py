@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from aiohttp_hardened.timing._errors import TIMED_OUT, error_word
+from aiohttp_hardened.timing._errors import error_word
+from aiohttp_hardened.timing._lookup_words import TIMED_OUT
 from aiohttp_hardened.timing._phase import PhaseRecord, make_record
 
 if TYPE_CHECKING:

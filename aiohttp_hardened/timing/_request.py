@@ -20,11 +20,11 @@ from aiohttp_hardened.timing._body import Body
 from aiohttp_hardened.timing._errors import (
     CLIENT_CERTIFICATE_REJECTED,
     OTHER,
-    TIMED_OUT,
     is_certificate_rejection,
     public_name,
 )
 from aiohttp_hardened.timing._host import normalise_host
+from aiohttp_hardened.timing._lookup_words import TIMED_OUT
 from aiohttp_hardened.timing._notes import add_note_once, describe, ran_out, tag
 from aiohttp_hardened.timing._phase import Phase, RequestRecord, make_record
 from aiohttp_hardened.timing._setup import PREFIX, Connecting, clock, plain_outcome
@@ -200,6 +200,8 @@ class Attempt(Connecting):
         else:
             if isinstance(exc, asyncio.CancelledError) and self.timer_fired():
                 outcome = ran_out(phase, self.budgets.total or 0.0, "total")
+            elif isinstance(exc, TimeoutError) and (theirs := self._their_budget()) is not None:
+                outcome = ran_out(phase, *theirs)
             else:
                 word = error_type if error_type not in (None, OTHER) else f"{type(exc).__name__}: {exc}"
                 outcome = "timed out" if word == TIMED_OUT else f"failed: {word}"
@@ -211,6 +213,15 @@ class Attempt(Connecting):
                 add_note_once(exc, note)
         tag(exc, phase)
         self.failure = (phase, note)
+
+    def _their_budget(self) -> tuple[float, str] | None:
+        """Return which of aiohttp's own limits ran out: its ``connect`` covers the wait in the queue too."""
+        limits = self.budgets.theirs
+        if limits is None:
+            return None
+        if limits.connect and (clock() - self.start) / 1e9 >= limits.connect:
+            return limits.connect, "connect"
+        return (limits.sock_connect, "sock_connect") if limits.sock_connect else None
 
     def ignore(self, hook: PhaseHook) -> None:
         """Spare a hook the rest of this attempt; to be called by it in ``on_request_start``."""

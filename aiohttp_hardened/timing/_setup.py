@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from aiohttp_hardened.exceptions import PhaseTimeoutError
 from aiohttp_hardened.timing import _keys
 from aiohttp_hardened.timing._budgets import UNLIMITED
-from aiohttp_hardened.timing._errors import OTHER, TIMED_OUT
+from aiohttp_hardened.timing._errors import OTHER
+from aiohttp_hardened.timing._lookup_words import TIMED_OUT
 from aiohttp_hardened.timing._notes import describe, ran_out
 from aiohttp_hardened.timing._open_phase import OpenPhase
 from aiohttp_hardened.timing._phase import Phase, PhaseEvent

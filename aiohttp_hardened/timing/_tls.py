@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import ssl
 import sys
+import threading
+import weakref
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiohttp_hardened.timing import _keys
 from aiohttp_hardened.timing._current import current_attempt
@@ -57,6 +59,29 @@ class TimedSSLObject(ssl.SSLObject):
         phase, self._phase = self._phase, None
         if phase is not None:
             _end(phase, self, established=established)
+
+
+_split: Final[weakref.WeakSet[ssl.SSLContext]] = weakref.WeakSet()
+_lock: Final = threading.Lock()
+
+
+def split_handshakes(context: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    """Let the handshakes of a caller's own context be timed, where that has a public seam; return the context."""
+    if context is not None and context.sslobject_class is ssl.SSLObject:
+        context.sslobject_class = TimedSSLObject
+        with _lock:
+            _split.add(context)
+    return context
+
+
+def unsplit_handshakes() -> None:
+    """Give every context that was split its own class again; the next connection that needs it splits it again."""
+    with _lock:
+        contexts = tuple(_split)
+        _split.clear()
+    for context in contexts:
+        if vars(context).get("sslobject_class") is TimedSSLObject:
+            del context.sslobject_class
 
 
 def _start(attempt: Attempt, ssl_object: ssl.SSLObject) -> OpenPhase:

@@ -37,7 +37,7 @@ def shown() -> str:
         text=True,
         encoding="utf-8",
         cwd=ROOT,
-        timeout=50,
+        timeout=100,
         check=False,
     )
     assert (0, "") == (result.returncode, re.sub(r"Executing <.*> took [\d.]+ seconds\n", "", result.stderr))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 BUDGET: Final = 0.2
 SHORT: Final = TimeoutSettings(queue=BUDGET, dns=BUDGET, tcp=BUDGET, tls=BUDGET, connect=0.4, read=BUDGET)
 """Every budget runs out soon, and `connect` after the phases that have one of their own."""
-SECONDS_TO_SETTLE: Final = 2.0
+SECONDS_TO_SETTLE: Final = 10.0
 
 SPAN_OF: Final = {
     Phase.REQUEST: "GET",
@@ -157,6 +157,10 @@ class Ending:
                 async with self.stack:
                     await row.scenario(self)
             except (aiohttp.ClientError, TimeoutError) as raised:
+                exc = raised
+            except asyncio.CancelledError as raised:
+                if row.raises is not asyncio.CancelledError:
+                    raise
                 exc = raised
             assert caller is trace.get_current_span()
             await self._connections.all_gone()

@@ -167,7 +167,10 @@ async def sock_connect_of_the_request(ending: Ending) -> None:
     """,
     raises=aiohttp.ConnectionTimeoutError,
     failed=Phase.TLS,
-    note=["tls handshake with {where} timed out (queue 0.0 ms, tcp ", ", 1 address tried)"],
+    note=[
+        "tls handshake with {where} timed out: the connect budget of 0.20 s ran out (queue 0.0 ms, tcp ",
+        ", 1 address tried)",
+    ],
 )
 async def connect_of_a_session_that_somebody_else_built(ending: Ending) -> None:
     # aiohttp's own limit arrives inside as cancellation.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 import ssl
 from typing import Any
 
@@ -37,7 +38,11 @@ def unverified(code: int) -> ssl.SSLCertVerificationError:
     [
         (Phase.DNS, DNSLookupError("no", reason="host_not_found"), "host_not_found"),
         (Phase.DNS, PhaseTimeoutError("late", phase=Phase.DNS, budget=1.0), "timed_out"),
-        (Phase.DNS, OSError(None, "?"), "_OTHER"),
+        (Phase.DNS, OSError(None, "?"), "server_failure"),
+        (Phase.DNS, socket.gaierror(socket.EAI_NONAME, "no"), "host_not_found"),
+        (Phase.DNS, socket.gaierror(socket.EAI_AGAIN, "later"), "server_failure"),
+        (Phase.DNS, UnicodeError("label too long"), "malformed_name"),
+        (Phase.DNS, ValueError(), "_OTHER"),
         (Phase.TCP, ConnectionRefusedError(errno.ECONNREFUSED, "no"), "connection_refused"),
         (Phase.TCP, OSError(errno.EHOSTUNREACH, "no"), "host_unreachable"),
         (Phase.TCP, OSError(errno.ENETUNREACH, "no"), "network_unreachable"),

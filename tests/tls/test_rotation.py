@@ -170,6 +170,8 @@ async def test_idle_connections_are_closed_without_another_request(pair: Pair, t
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_a_thousand_rotations_under_load(
     pair: Pair, throwaway_ca: ThrowawayCA, monkeypatch: pytest.MonkeyPatch, loop_name: str
 ) -> None:
