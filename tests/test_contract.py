@@ -33,7 +33,7 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from aiohttp.tracing import Trace
 from yarl import URL
 
-from aiohttp_hardened import _connector, _protocol
+from aiohttp_hardened import _connector, _foreign, _instrument, _protocol
 from aiohttp_hardened.testing import (
     FixedResolver,
     HTTPServer,
@@ -128,6 +128,33 @@ async def test_protocol_lists_what_it_touches() -> None:
     theirs = set(dir(ResponseHandler(asyncio.get_running_loop())))
     touched = private_names(_protocol.__file__) & theirs
     assert set(NAME.findall(_protocol.__doc__ or "")) == touched | {"_EXC_SENTINEL"}
+
+
+async def test_foreign_lists_what_it_touches() -> None:
+    """So does the docstring of what adopts connectors, with the methods that a class of others may override."""
+    async with aiohttp.TCPConnector() as connector:
+        touched = private_names(_foreign.__file__) & {*dir(connector)}
+    assert set(NAME.findall(_foreign.__doc__ or "")) == touched | {*_foreign._MAKING}
+
+
+async def test_a_session_sets_its_trace_configs_once_and_after_its_connector() -> None:
+    """That is what `_instrument` listens to; nothing in `ClientSession` is in the place of its descriptor."""
+    set_so_far: list[str] = []
+
+    with pytest.warns(DeprecationWarning, match="Inheritance"):
+
+        class Watched(aiohttp.ClientSession):
+            def __setattr__(self, name: str, value: object) -> None:
+                set_so_far.append(name)
+                object.__setattr__(self, name, value)
+
+    async with Watched():
+        pass
+    built = set_so_far[: set_so_far.index("_middlewares") + 1]
+    assert 1 == built.count("_trace_configs")
+    assert max(at for at, name in enumerate(built) if name == "_connector") < built.index("_trace_configs")
+    assert "_trace_configs" not in vars(aiohttp.ClientSession)
+    assert {"_trace_configs", "_connector"} == set(NAME.findall(_instrument.__doc__ or "")) - {"__init__", "_request"}
 
 
 def test_every_listed_method_is_proved() -> None:

@@ -62,6 +62,7 @@ DIFFERENT: Final[dict[str, dict[str, Any]]] = {
     "tcp all refused": {
         # aiohttp races what it thinks is left of the addresses.
         "attributes": {"connection setup": {"aiohttp.client.connection.attempts": 3}},
+        "events": {"TCP connect": ["address failed"]},
         "note": ["failed: connection_refused (queue 0.0 ms, dns ", "6 addresses tried"],
         "tree": """
             GET ! tcp_connection_refused

@@ -22,7 +22,10 @@ from aiohttp_hardened import (
     create_ssl_context,
     create_trace_config,
     failed_phase,
+    instrument,
+    instrument_session,
     reload_tls,
+    uninstrument,
 )
 from aiohttp_hardened.exceptions import (
     CertificateReloadError,
@@ -128,6 +131,14 @@ async def sessions() -> None:
     assert_type(create_trace_config(SETTINGS), aiohttp.TraceConfig)
     assert_type(create_ssl_context(), ssl.SSLContext)
     assert_type(create_ssl_context(SETTINGS.tls), ssl.SSLContext)
+
+
+async def existing_services(session: aiohttp.ClientSession) -> None:
+    instrument()
+    instrument(SETTINGS, hooks=[print_record, CountingHook()])
+    instrument_session(session)
+    instrument_session(session, SETTINGS, hooks=())
+    uninstrument()
 
 
 async def request(session: aiohttp.ClientSession) -> None:
