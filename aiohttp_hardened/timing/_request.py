@@ -49,6 +49,8 @@ _request_ids: Final = itertools.count(1)
 _SWITCHING_PROTOCOLS: Final = 101
 _FIRST_FINAL: Final = 200
 _FIRST_ERROR: Final = 400
+_EARLY: Final = 0.005
+"""Seconds by which a loop's timer may fire before its time: uvloop's clock has whole milliseconds."""
 
 
 class RequestTiming:
@@ -219,7 +221,7 @@ class Attempt(Connecting):
         limits = self.budgets.theirs
         if limits is None:
             return None
-        if limits.connect and (clock() - self.start) / 1e9 >= limits.connect:
+        if limits.connect and (clock() - self.start) / 1e9 >= limits.connect - _EARLY:
             return limits.connect, "connect"
         return (limits.sock_connect, "sock_connect") if limits.sock_connect else None
 
