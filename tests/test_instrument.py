@@ -140,8 +140,18 @@ async def test_a_session_with_our_trace_config_tells_once(recorder: PhaseRecorde
     configs = [create_trace_config(hooks=[recorder])]
     async with HTTPServer() as server, aiohttp.ClientSession(trace_configs=configs) as session:
         await get(session, server.url())
+        assert configs == session.trace_configs
     assert COLD == recorder.phases()
     assert len(configs) == 1
+
+
+async def test_a_session_that_is_told_otherwise_later(recorder: PhaseRecorder) -> None:
+    """Whoever sets a session's trace configs after it was built has the last word, as contrib's undoing does."""
+    instrument(hooks=[recorder])
+    async with HTTPServer() as server, aiohttp.ClientSession() as session:
+        session._trace_configs = []
+        await get(session, server.url())
+    assert recorder.records == []
 
 
 async def test_twice_is_once(recorder: PhaseRecorder) -> None:
