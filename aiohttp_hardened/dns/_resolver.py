@@ -93,12 +93,13 @@ class HardenedResolver(AbstractResolver):
         self.release()
 
     def evict(self, host: str) -> bool:
-        """Have c-ares forget its answers, when every address of a name failed to connect.
+        """Forget the answers for a name whose every address failed to connect: c-ares' own, and soon the last good one.
 
         Returns:
             Whether it did; ``False`` within a second of the last time for this name. To
             look it up again now would bring the same answer, or a query too many.
         """
+        self._answers.is_unreachable(host.lower())
         if self._channel is None or self._closed:
             return False
         return self._channel.flush(normalise_host(host))

@@ -6,6 +6,7 @@ sessions, for a service may make one per request; two loops share none.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -18,7 +19,11 @@ SECONDS_TO_WAIT: Final = 1.8
 """RFC 8767, section 5, "client response timer": how long a client waits before it is given a stale answer."""
 SECONDS_BETWEEN_RECHECKS: Final = 30.0
 """RFC 8767, section 5, "failure recheck timer": the name servers are left alone for this long."""
+SECONDS_UNTIL_UNREACHABLE_IS_RECHECKED: Final = 1.0
+"""An answer that leads nowhere is worth another query soon, but not one per request."""
 MOST_NAMES: Final = 1000
+
+FAMILIES: Final = (int(socket.AF_UNSPEC), int(socket.AF_INET), int(socket.AF_INET6))
 
 Key = tuple[str, int]
 """A name as it is asked for, and a family."""
@@ -73,6 +78,14 @@ class LastGoodAnswers:
         answer = self._answers.get(key)
         if answer is not None:
             answer.left_alone_until = self._clock() + SECONDS_BETWEEN_RECHECKS
+
+    def is_unreachable(self, host: str) -> None:
+        """Ask the name servers again soon, though a refresh failed lately: no address of the answer can be reached."""
+        soon = self._clock() + SECONDS_UNTIL_UNREACHABLE_IS_RECHECKED
+        for family in FAMILIES:
+            answer = self._answers.get((host, family))
+            if answer is not None:
+                answer.left_alone_until = min(answer.left_alone_until, soon)
 
     def is_left_alone(self, key: Key) -> bool:
         """Say whether a refresh failed lately."""

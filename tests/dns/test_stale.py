@@ -6,6 +6,7 @@ import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+import aiohttp
 import pytest
 
 from aiohttp_hardened import DNSSettings, Settings, TimeoutSettings, create_session
@@ -13,7 +14,7 @@ from aiohttp_hardened.dns import _resolver, _stale
 from aiohttp_hardened.dns._resolver import HardenedResolver
 from aiohttp_hardened.dns._stale import LastGoodAnswers
 from aiohttp_hardened.exceptions import DNSLookupError, PhaseTimeoutError
-from aiohttp_hardened.testing import FakeNameServer, PhaseRecorder, raw_server
+from aiohttp_hardened.testing import FakeNameServer, HTTPServer, PhaseRecorder, raw_server
 from aiohttp_hardened.timing import Phase
 from aiohttp_hardened.timing._dns import current_lookup
 
@@ -252,6 +253,27 @@ async def test_through_a_session() -> None:
     assert [record.attributes["aiohttp.client.dns.source"] for record in lookups] == ["lookup", *["stale"] * 3]
 
 
+async def test_an_answer_that_leads_nowhere_is_rechecked_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stale answer whose every address fails does not keep a moved host away for half a minute."""
+    monkeypatch.setattr(_stale, "SECONDS_UNTIL_UNREACHABLE_IS_RECHECKED", 0.1)
+    recorder = PhaseRecorder()
+    with FakeNameServer() as names:
+        names.set("x.test", "127.0.0.2", ttl=0)
+        settings = Settings(dns=DNSSettings(nameservers=(names.address,), cache_ttl=0.05))
+        async with HTTPServer() as server, create_session(settings, hooks=(recorder,)) as session:
+            for mode in ("answer", "servfail"):
+                names.set("x.test", "127.0.0.2", mode=mode, ttl=0)
+                await asyncio.sleep(0.1)
+                with pytest.raises(aiohttp.ClientConnectorError):
+                    await session.get(server.url(host="x.test"))
+            names.set("x.test", "127.0.0.1", ttl=0)
+            await asyncio.sleep(0.15)
+            async with session.get(server.url(host="x.test")) as response:
+                assert response.status == 200
+    sources = [record.attributes["aiohttp.client.dns.source"] for record in recorder.of(Phase.DNS)]
+    assert sources == ["lookup", "stale", "lookup"]
+
+
 def clock(times: list[float]) -> Callable[[], float]:
     return lambda: times[0]
 
@@ -282,6 +304,24 @@ def test_left_alone_for_thirty_seconds() -> None:
     answers.refresh_failed(KEY)
     answers.keep(KEY, [ADDRESS])
     assert not answers.is_left_alone(KEY)
+
+
+def test_an_unreachable_answer_is_left_alone_for_a_second() -> None:
+    """Whatever family it was asked for; a name that is not left alone does not become so."""
+    now = [100.0]
+    answers = LastGoodAnswers(clock(now))
+    for family in (socket.AF_UNSPEC, socket.AF_INET, socket.AF_INET6):
+        answers.keep(("x.test", int(family)), [ADDRESS])
+        answers.is_unreachable("x.test")
+        assert not answers.is_left_alone(("x.test", int(family)))
+        answers.refresh_failed(("x.test", int(family)))
+    answers.is_unreachable("y.test")
+    answers.is_unreachable("x.test")
+    now[0] += 0.9
+    assert answers.is_left_alone(("x.test", int(socket.AF_INET6)))
+    now[0] += 0.2
+    for family in (socket.AF_UNSPEC, socket.AF_INET, socket.AF_INET6):
+        assert not answers.is_left_alone(("x.test", int(family)))
 
 
 def test_answers_are_bounded() -> None:
