@@ -444,22 +444,30 @@ async def test_undone_while_a_request_connects(recorder: PhaseRecorder) -> None:
     recorder.check_invariants()
 
 
-async def test_undone_and_done_again_while_a_request_connects(recorder: PhaseRecorder) -> None:
-    """A connector that was on its way back is kept, and told of as before."""
-    instrument(hooks=[recorder])
-    async with HTTPServer() as server, aiohttp.ClientSession() as session:
-        task = asyncio.create_task(get(session, server.url()))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        uninstrument()
-        instrument_session(session, hooks=[recorder])
-        await task
-        await get(session, server.url("/slow?seconds=0"))
-        assert type(session.connector) is not aiohttp.TCPConnector
-        uninstrument()
-        assert type(session.connector) is aiohttp.TCPConnector
+@pytest.mark.parametrize("again", ["instrument_session", "create_session"])
+async def test_undone_and_done_again_while_a_request_connects(recorder: PhaseRecorder, again: str) -> None:
+    """A connector that was on its way back is kept: until it is undone again, or for good by a hardened session."""
+    attempts = Attempts()
+    instrument(hooks=[recorder, attempts])
+    with stalled_tls() as (_, port):
+        async with aiohttp.ClientSession() as session:
+            task = asyncio.create_task(
+                session.get(f"https://127.0.0.1:{port}/", timeout=aiohttp.ClientTimeout(sock_connect=0.3))
+            )
+            while not any(each.current_phase is Phase.TLS for each in attempts.seen):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            uninstrument()
+            if again == "instrument_session":
+                instrument_session(session, hooks=[recorder])
+            else:
+                hardened = create_session(hooks=(), connector=session.connector, connector_owner=False)
+                await hardened.close()
+            with pytest.raises(aiohttp.ConnectionTimeoutError):
+                await task
+            assert type(session.connector) is not aiohttp.TCPConnector
+            uninstrument()
+            assert (type(session.connector) is aiohttp.TCPConnector) == (again == "instrument_session")
     recorder.check_invariants()
-    assert 2 == len(recorder.requests())
 
 
 async def test_undone_while_a_body_is_read(recorder: PhaseRecorder) -> None:
