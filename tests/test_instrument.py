@@ -21,6 +21,7 @@ from aiohttp_hardened import (
     Phase,
     Settings,
     SettingsError,
+    TimeoutSettings,
     create_session,
     create_trace_config,
     failed_phase,
@@ -490,15 +491,31 @@ async def test_a_shared_connector_that_a_hardened_session_uses_is_not_given_back
     own = PhaseRecorder()
     async with HTTPServer() as server, aiohttp.TCPConnector() as connector:
         theirs = aiohttp.ClientSession(connector=connector, connector_owner=False)
-        ours = create_session(Settings(), hooks=[own], connector=connector, connector_owner=False)
+        settings = Settings(timeouts=TimeoutSettings(tcp=0.1))
+        ours = create_session(settings, hooks=[own], connector=connector, connector_owner=False)
         uninstrument()
         await get(theirs, server.url())
         await get(ours, server.url())
+        with dead_address() as (host, port), pytest.raises(aiohttp.ConnectionTimeoutError) as caught:
+            await ours.get(f"http://{host}:{port}/")
+        assert "timed out after 0.10 s" in caught.value.__notes__[0]
         assert theirs.closed is ours.closed is False
         await theirs.close()
         await ours.close()
     assert recorder.records == []
-    assert REUSED == own.phases()
+    assert [*REUSED, Phase.TCP, Phase.SETUP, Phase.REQUEST] == own.phases()
+
+
+async def test_undone_from_another_thread(recorder: PhaseRecorder) -> None:
+    """A connector changes on its own loop's thread only: a request there may be between two of our methods."""
+    instrument(hooks=[recorder])
+    async with aiohttp.ClientSession() as session:
+        thread = threading.Thread(target=uninstrument)
+        thread.start()
+        thread.join()
+        assert type(session.connector) is not aiohttp.TCPConnector
+        await asyncio.sleep(0)
+        assert type(session.connector) is aiohttp.TCPConnector
 
 
 def test_undone_from_another_thread_under_load(recorder: PhaseRecorder, loop_factory: Any) -> None:
