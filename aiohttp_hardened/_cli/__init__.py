@@ -1,4 +1,4 @@
-"""The command line: ``aiohttp-hardened demo`` and ``aiohttp-hardened probe``.
+"""The command line: ``aiohttp-hardened demo``, ``probe`` and ``dashboards``.
 
 It is a hook like any other and uses nothing but the public names of the package.
 """
@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_demo(commands)
     _add_probe(commands)
+    _add_dashboards(commands)
     return parser
 
 
@@ -130,6 +131,30 @@ def _add_probe(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     probe.set_defaults(needs=("rich",), run=_run_probe)
 
 
+def _add_dashboards(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    dashboards = commands.add_parser(
+        "dashboards",
+        help="export Grafana dashboards, Prometheus rules and their runbook",
+        description="Export Grafana dashboards, Prometheus recording and alerting rules, and a runbook with a section "
+        "for each alert. Without --output, list them.",
+    )
+    dashboards.add_argument("--list", action="store_true", help="list the files, and write none")
+    dashboards.add_argument("--output", metavar="DIR", help="write them here; the directory is made if need be")
+    dashboards.add_argument(
+        "--datasource",
+        metavar="UID",
+        help="of the Prometheus data source in Grafana (default: chosen in each dashboard)",
+    )
+    dashboards.add_argument(
+        "--road",
+        choices=("prometheus", "otlp"),
+        default="prometheus",
+        help="how metrics reach Prometheus: it scrapes the process, or the process pushes OTLP to a collector or to "
+        "Prometheus, once a minute (default: prometheus). Names are the same on both.",
+    )
+    dashboards.set_defaults(needs=(), run=_run_dashboards)
+
+
 def _run_demo(arguments: argparse.Namespace) -> int:
     from aiohttp_hardened._cli import _demo  # noqa: PLC0415  (what it needs may be missing)
 
@@ -140,6 +165,12 @@ def _run_probe(arguments: argparse.Namespace) -> int:
     from aiohttp_hardened._cli import _probe  # noqa: PLC0415  (what it needs may be missing)
 
     return _probe.run(arguments)
+
+
+def _run_dashboards(arguments: argparse.Namespace) -> int:
+    from aiohttp_hardened._cli import _dashboards  # noqa: PLC0415  (as the others)
+
+    return _dashboards.run(arguments)
 
 
 def _port(text: str) -> int:

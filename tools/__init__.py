@@ -1,0 +1,1 @@
+"""What developers run to make files that are in the repository."""
