@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-RUNBOOK: Final = (
-    "https://github.com/aiohttp-hardened/aiohttp-hardened/blob/main/aiohttp_hardened/dashboards/runbook.md"
-)
+RUNBOOK: Final = "https://github.com/aiohttp-hardened/aiohttp-hardened/blob/main/aiohttp_hardened/dashboards/runbook.md"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,4 +60,6 @@ class Alert:
 
 
 def _wrapped(paragraph: str) -> str:
-    return textwrap.fill(paragraph, 120, break_long_words=False, break_on_hyphens=False)
+    """Break lines, but not inside code."""
+    whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), paragraph)
+    return textwrap.fill(whole, 120, break_long_words=False, break_on_hyphens=False).replace("\0", " ")

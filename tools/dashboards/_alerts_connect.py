@@ -57,9 +57,9 @@ SLOW_DNS = Alert(
 server of `/etc/resolv.conf` by itself: `aiohttp-hardened probe https://HOST/ --resolver 192.0.2.53`. Compare with
 `--resolver system`. The DNS dashboard shows whether one name is slow or all are.""",
     fix="""One name: its own name servers are slow or far; raise the record's TTL. All names: the resolver is slow or
-far, or searches suffixes first (`ndots` in `/etc/resolv.conf`; a trailing dot in the host spares them). Source `system`:
-the name waits for a thread that calls `getaddrinfo`; take it off `dns.system_suffixes` if name servers know it. Until
-then a longer `dns.cache_ttl` hides most of it.""",
+far, or searches suffixes first (`ndots` in `/etc/resolv.conf`; a trailing dot in the host spares them). Source
+`system`: the name waits for a thread that calls `getaddrinfo`; take it off `dns.system_suffixes` if name servers know
+it. Until then a longer `dns.cache_ttl` hides most of it.""",
 )
 
 DNS_FAILING = Alert(
@@ -82,7 +82,7 @@ server, or the way to it, is broken; repair it, or name others in `dns.nameserve
 
 STALE_DNS = Alert(
     name="AiohttpStaleDNS",
-    expr=f'{total(DNS_ASKED, STALE, "10m", ("job",))} > 0',
+    expr=f"{total(DNS_ASKED, STALE, '10m', ('job',))} > 0",
     severity="warning",
     summary="{{ $labels.job }} lives on old DNS answers",
     description="{{ $value | humanize }} requests within 10 minutes went to the last good answer, for the name "
@@ -91,7 +91,8 @@ STALE_DNS = Alert(
 yet. When an answer is older than `dns.stale_ttl` (an hour by default), or when the addresses change, requests fail.""",
     confirm="""`aiohttp-hardened probe https://HOST/`: a new process has no old answer, so it fails in `dns` with
 `timed_out` or `server_failure`. The DNS dashboard shows the failing names.""",
-    fix="Repair the name servers, or name others in `dns.nameservers`. It ends by itself: they are asked again every 30 s.",
+    fix="""Repair the name servers, or name others in `dns.nameservers`. It ends by itself: they are asked again every
+30 s.""",
 )
 
 SYN_RETRANSMISSIONS = Alert(
@@ -132,14 +133,14 @@ network has no working route for that family: repair that.""",
 
 QUEUE_TIMEOUTS = Alert(
     name="AiohttpQueueTimeouts",
-    expr=f'{total(f"{QUEUE}_count", GAVE_UP, "10m", SERVER)} > 0',
+    expr=f"{total(f'{QUEUE}_count', GAVE_UP, '10m', SERVER)} > 0",
     severity="warning",
     summary=f"Requests to {_SERVER_NAME} give up waiting for a connection",
     description="{{ $value | humanize }} requests within 10 minutes found the pool full for all of their queue budget.",
     means="""All pooled connections were busy for longer than `timeouts.queue` (10 s by default). The host itself may be
 fine: no connection was ever tried.""",
-    confirm="""`aiohttp-hardened probe https://HOST/`: if it is quick, the pool is the problem, not the host. On the pool
-dashboard active connections stand at `pool.limit` or `limit_per_host`, and the time in queue climbs.""",
+    confirm="""`aiohttp-hardened probe https://HOST/`: if it is quick, the pool is the problem, not the host. On the
+pool dashboard active connections stand at `pool.limit` or `limit_per_host`, and the time in queue climbs.""",
     fix="""Read each body to its end or release the response (`async with`): unread responses keep their connection.
 Raise `pool.limit` or `pool.limit_per_host`. If requests became slow, look there first: a pool of 100 at 1 s each does
 100 requests in a second.""",

@@ -17,8 +17,8 @@ CONTEXTS_GROWING = Alert(
 means that somebody makes new `TLSSettings` again and again, each with another value, and keeps them: each costs
 milliseconds to build and hundreds of kilobytes to keep, and none can resume another's sessions.""",
     confirm="""The panel "SSL contexts" climbs with traffic. Look for `TLSSettings(...)` inside functions that run per
-request or per tenant, with a field that differs each time: a path, a name. `aiohttp-hardened probe` uses one context for
-all its requests, so it does not show it.""",
+request or per tenant, with a field that differs each time: a path, a name. `aiohttp-hardened probe` uses one context
+for all its requests, so it does not show it.""",
     fix="""Make settings once, at import time, and share them: equal settings give the same context. Close the sessions
 that you no longer need: their context goes with the last of them.""",
 )

@@ -38,8 +38,8 @@ costs.""",
 connections and your code does not; if each has lines `tcp` and `tls`, the host closes them.""",
     fix="""Your code: make one session and keep it; a session per request is the usual reason, `force_close=True` or
 `Connection: close` another; read bodies to their end. The host: let it keep connections alive for longer than
-`pool.keepalive` (15 s), and longer than the pause between two requests. Many processes that each ask seldom cannot pool:
-resumption helps there.""",
+`pool.keepalive` (15 s), and longer than the pause between two requests. Many processes that each ask seldom cannot
+pool: resumption helps there.""",
 )
 
 TLS_FAILING = Alert(
@@ -75,9 +75,9 @@ RESUMPTION_COLLAPSED = Alert(
 it on the server.""",
     confirm="""`aiohttp-hardened probe https://HOST/ -n 3`, from a host where connections are closed between requests:
 the lines `tls` tell whether the handshake was resumed. The TLS dashboard shows when it began.""",
-    fix="""Usually the peer: its servers stopped sharing their ticket keys, rotate them too often, or it switched tickets
-off. Ours: a reload drops the old tickets (look for reloads at that time); processes that restart often begin without
-any; a CPython that leaks at each read of a session stops after 4,096 of them, see README.""",
+    fix="""Usually the peer: its servers stopped sharing their ticket keys, rotate them too often, or it switched
+tickets off. Ours: a reload drops the old tickets (look for reloads at that time); processes that restart often begin
+without any; a CPython that leaks at each read of a session stops after 4,096 of them, see README.""",
 )
 
 CERTIFICATE_EXPIRING = Alert(
@@ -88,8 +88,8 @@ CERTIFICATE_EXPIRING = Alert(
     summary=f"The certificate of {_OWNER} ends soon",
     description=f"The certificate of {_OWNER} ends in {{{{ $value | humanizeDuration }}}}.",
     means="""Your own certificate (labels `aiohttp_tls_name` and `aiohttp_tls_role`) or a peer's (label
-`server_address`) ends within 7 days. After that every handshake fails. A peer's is as the last full handshake showed it;
-a day after its end this alert leaves the matter to `AiohttpTLSFailures`.""",
+`server_address`) ends within 7 days. After that every handshake fails. A peer's is as the last full handshake showed
+it; a day after its end this alert leaves the matter to `AiohttpTLSFailures`.""",
     confirm="""`aiohttp-hardened probe https://HOST/ --json`: `tls.server.not_after` of the phase `tls`. Yours: `openssl
 x509 -enddate -noout -in /etc/tls/tls.crt`, and compare with what the process has: it may not have reloaded.""",
     fix="""Renew it, and find out why the renewal did not run by itself. Yours: then `reload_tls`, SIGHUP or
@@ -98,7 +98,7 @@ x509 -enddate -noout -in /etc/tls/tls.crt`, and compare with what the process ha
 
 RELOAD_REJECTED = Alert(
     name="AiohttpReloadRejected",
-    expr=f'{total(RELOADS, REJECTED, "1h", ("job", "instance", DECISION))} > 0',
+    expr=f"{total(RELOADS, REJECTED, '1h', ('job', 'instance', DECISION))} > 0",
     severity="critical",
     summary=f"{{{{ $labels.instance }}}} rejected a new certificate of {{{{ $labels.{DECISION} }}}}",
     description="{{ $value | humanize }} reloads within an hour were rejected; the old files stay in use until they "
@@ -108,8 +108,8 @@ chain, an empty or cut file. Everything goes on with the old files, until those 
     confirm="""The log of `aiohttp_hardened` has the reason (`KEY_VALUES_MISMATCH` and the like).
 `aiohttp-hardened probe https://HOST/ --client-cert /etc/tls/tls.crt --client-key /etc/tls/tls.key` says the same of the
 files as they are now.""",
-    fix="""Write the certificate with its intermediates, and its key, both anew; best rename them into place. Then reload
-again: one that is applied, or finds nothing changed, ends the matter.""",
+    fix="""Write the certificate with its intermediates, and its key, both anew; best rename them into place. Then
+reload again: one that is applied, or finds nothing changed, ends the matter.""",
 )
 
 ALERTS = (TOO_MANY_HANDSHAKES, TLS_FAILING, RESUMPTION_COLLAPSED, CERTIFICATE_EXPIRING, RELOAD_REJECTED)

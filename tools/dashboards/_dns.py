@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from aiohttp_hardened.telemetry import _names
-from tools.dashboards._panels import FULL, LOOKUP, PROCESS, board, graph, heat_map, percentiles, quantile, rate, ratio, total
+from tools.dashboards._panels import (
+    FULL,
+    LOOKUP,
+    PROCESS,
+    board,
+    graph,
+    heat_map,
+    percentiles,
+    quantile,
+    rate,
+    ratio,
+    total,
+)
 from tools.dashboards._series import BUSY, DNS, DNS_ASKED, ERROR, FAILED, NAME, QUEUED, SOURCE
 
 

@@ -85,7 +85,7 @@ def graph(
         common.VizLegendOptions()
         .display_mode(common_models.LegendDisplayMode.LIST)
         .placement(common_models.LegendPlacement.BOTTOM)
-        .show_legend(True)  # noqa: FBT003  (the builder's way)
+        .show_legend(True)
     )
     panel = (
         timeseries.Panel()
@@ -111,7 +111,9 @@ def graph(
     return _described(panel, title, description, unit, queries, width, _HEIGHT)
 
 
-def figure(title: str, description: str, unit: str, expression: str, *, width: int = 4, worst: float | None = None) -> Any:
+def figure(
+    title: str, description: str, unit: str, expression: str, *, width: int = 4, worst: float | None = None
+) -> Any:
     """Return a panel of one number.
 
     Args:
@@ -140,13 +142,8 @@ def heat_map(title: str, description: str, family: str, selector: str, *, width:
     query = _target(buckets, "{{le}}").format(prometheus_models.PromQueryFormat.HEATMAP)
     panel = (
         heatmap.Panel()
-        .calculate(False)  # noqa: FBT003  (the builder's way)
-        .color(
-            heatmap.HeatmapColorOptions()
-            .mode(heatmap_models.HeatmapColorMode.SCHEME)
-            .scheme("Oranges")
-            .steps(64)
-        )
+        .calculate(False)
+        .color(heatmap.HeatmapColorOptions().mode(heatmap_models.HeatmapColorMode.SCHEME).scheme("Oranges").steps(64))
         .filter_values(heatmap.FilterValueRange().le(1e-9))
         .y_axis(heatmap.YAxisConfig().unit("s"))
         .with_target(query)
@@ -188,9 +185,9 @@ def board(name: str, title: str, description: str, rows: dict[str, list[Any]]) -
             dashboard.DashboardLink("aiohttp-hardened")
             .type(dashboard_models.DashboardLinkType.DASHBOARDS)
             .tags([_TAG])
-            .as_dropdown(True)  # noqa: FBT003  (the builder's way)
-            .include_vars(True)  # noqa: FBT003  (the builder's way)
-            .keep_time(True)  # noqa: FBT003  (the builder's way)
+            .as_dropdown(True)
+            .include_vars(True)
+            .keep_time(True)
         )
         .with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
     )
@@ -211,8 +208,8 @@ def _variables() -> list[dashboard.QueryVariable]:
         .datasource(_SOURCE)
         .refresh(dashboard_models.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(dashboard_models.VariableSort.ALPHABETICAL_ASC)
-        .multi(True)  # noqa: FBT003  (the builder's way)
-        .include_all(True)  # noqa: FBT003  (the builder's way)
+        .multi(True)
+        .include_all(True)
         .all_value(".*")
         .current(dashboard_models.VariableOption(selected=True, text="All", value="$__all"))
     )

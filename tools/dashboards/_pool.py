@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from tools.dashboards._panels import FULL, SERVER, board, graph, heat_map, percentiles, rate, ratio, total
-from tools.dashboards._series import ACTIVE_REQUESTS, CONNECTIONS, FAILED, HOST, METHOD, OPEN_CONNECTIONS, QUEUE, REQUESTS, STATE
+from tools.dashboards._series import (
+    ACTIVE_REQUESTS,
+    CONNECTIONS,
+    FAILED,
+    HOST,
+    METHOD,
+    OPEN_CONNECTIONS,
+    QUEUE,
+    REQUESTS,
+    STATE,
+)
 
 
 def pool() -> dict[str, Any]:
@@ -21,7 +31,9 @@ def pool() -> dict[str, Any]:
 def _queue() -> list[Any]:
     waited = f"{QUEUE}_count"
     return [
-        graph("Time in queue", "Of requests that had to wait for a pooled connection.", "s", *percentiles(QUEUE, SERVER)),
+        graph(
+            "Time in queue", "Of requests that had to wait for a pooled connection.", "s", *percentiles(QUEUE, SERVER)
+        ),
         graph(
             "Requests that waited",
             "By host, and those that gave up.",

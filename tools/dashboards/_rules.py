@@ -22,9 +22,10 @@ _RUNBOOK_HEAD: Final = """\
 
 <!-- Made by `python -m tools.dashboards`; do not edit. -->
 
-One section for each alert of `rules.yml`: what it means, how to confirm it with `aiohttp-hardened probe`, how to fix it.
-Run the probe where the service runs: in its container, with its `/etc/resolv.conf`, its proxy and its certificates
-(`--resolver`, `--proxy`, `--ca-file`, `--client-cert`, `--client-key`). It needs `pip install 'aiohttp-hardened[demo]'`.
+One section for each alert of `rules.yml`: what it means, how to confirm it with `aiohttp-hardened probe`, how to fix
+it. Run the probe where the service runs: in its container, with its `/etc/resolv.conf`, its proxy and its certificates
+(`--resolver`, `--proxy`, `--ca-file`, `--client-cert`, `--client-key`).
+It needs `pip install 'aiohttp-hardened[demo]'`.
 
 Severity `critical`: connections fail now, or will for certain. Severity `warning`: look at it today.
 
