@@ -14,6 +14,7 @@ import json
 import math
 import re
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,8 @@ class Collector:
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                with suppress(ConnectionError):  # a scrape that took too long
+                    self.wfile.write(body)
 
             def log_message(self, *arguments: object) -> None:
                 """Say nothing."""

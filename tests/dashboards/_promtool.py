@@ -62,28 +62,32 @@ def _selector(name: str, labels: dict[str, str]) -> str:
     return f"{name}{{{','.join(f'{key}={json.dumps(value)}' for key, value in labels.items())}}}"
 
 
-def failures(given: Series, fired: Iterable[str], *at: str, rules: Path = RULES, interval: str = "1m") -> str:
-    """Return what promtool says of these alerts firing at these times, and no others; empty if it agrees."""
+Group = dict[str, object]
+"""A group of promtool's tests."""
+
+
+def group(given: Series, *tests: object, interval: str = "1m", kind: str = "promql_expr") -> Group:
+    """Return tests on series."""
+    return {
+        "interval": interval,
+        "input_series": [{"series": name, "values": values} for name, values in given.items()],
+        f"{kind}_test": list(tests),
+    }
+
+
+def firing(given: Series, fired: Iterable[str], *at: str, interval: str = "1m") -> Group:
+    """Return the test that these alerts fire at these times, and no others."""
     alerts = [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(fired)]
-    firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
-    tests = [{"expr": firing, "eval_time": time, "exp_samples": alerts} for time in at]
-    return check(given, *tests, rules=rules, interval=interval)
+    expression = 'count by (alertname) (ALERTS{alertstate="firing"})'
+    tests = [{"expr": expression, "eval_time": time, "exp_samples": alerts} for time in at]
+    return group(given, *tests, interval=interval)
 
 
-def check(given: Series, *tests: object, rules: Path = RULES, interval: str = "1m", kind: str = "promql_expr") -> str:
+def failures(*groups: Group, rules: Path = RULES) -> str:
     """Return what promtool says of tests; empty if they pass."""
     assert PROMTOOL is not None
-    document = {
-        "rule_files": [str(rules)],
-        "evaluation_interval": interval,
-        "tests": [
-            {
-                "interval": interval,
-                "input_series": [{"series": name, "values": values} for name, values in given.items()],
-                f"{kind}_test": list(tests),
-            }
-        ],
-    }
+    evaluation = groups[0]["interval"]
+    document = {"rule_files": [str(rules)], "evaluation_interval": evaluation, "tests": list(groups)}
     # JSON is YAML.
     done = subprocess.run(
         [PROMTOOL, "test", "rules", "/dev/stdin"],
@@ -91,6 +95,6 @@ def check(given: Series, *tests: object, rules: Path = RULES, interval: str = "1
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=100,
     )
     return "" if done.returncode == 0 else done.stdout + done.stderr

@@ -113,6 +113,8 @@ class Scene:
             await get(self.kept, url(path, host="shop.test"))
         await get(self.kept, url(host="soon.test").replace(str(self.good.port), str(self.soon.port)))
         await get(self.kept, self.plain.url("/close-keepalive", host="plain.test"))
+        for _ in range(2):  # the second finds the name in the cache
+            await get(self.kept, self.plain.url(host="plain.test"), headers={"Connection": "close"})
         await asyncio.gather(*(get(self.kept, url("/slow?seconds=0.3", host="pair.test")) for _ in range(3)))
 
     async def fresh(self) -> None:
@@ -139,6 +141,7 @@ class Scene:
         """A burst on an accept queue that is full at first."""
         async with accept_queue_overflow(drop_for=0.6) as late, create_session(self.settings) as session:
             await asyncio.gather(*(get(session, f"http://{late.host}:{late.port}/") for _ in range(10)))
+        await asyncio.sleep(2)  # each is a server of its own, with series of its own
 
     async def handshakes_that_fail(self) -> None:
         """Certificates, peers and proxies of all kinds."""
@@ -157,7 +160,8 @@ class Scene:
     async def reload(self) -> None:
         """Reloads that are applied, find nothing changed, and are rejected."""
         good = self.own.read_bytes()
-        for content in (good, self.ca.issue("other.test").cert_file.read_bytes(), good + good):
+        other = self.ca.issue("other.test").cert_file.read_bytes()
+        for content in (good, good + good, good + good, other):
             self.own.write_bytes(content)
             await asyncio.to_thread(reload_tls, self.mutual)
         self.own.write_bytes(good)

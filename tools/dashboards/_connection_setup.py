@@ -54,7 +54,8 @@ def _attempts() -> list[Any]:
         ),
         graph(
             "TCP races per set-up",
-            "1 is what it should be; more: connected addresses failed in TLS and the next ones were tried.",
+            "1 is what it should be; more: connected addresses failed in TLS and the next ones were tried. Races to a "
+            "proxy count for the proxy.",
             "short",
             (ratio(rate(f"{TCP}_count", SERVER, HOST), rate(f"{SETUP}_count", SERVER, HOST)), f"{{{{{HOST}}}}}"),
         ),

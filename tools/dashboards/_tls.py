@@ -97,13 +97,13 @@ def _certificates() -> list[Any]:
         graph(
             "Own certificates, days left",
             "By trust decision and role.",
-            "d",
+            "suffix: days",
             (_days(own, DECISION, ROLE), f"{{{{{DECISION}}}}} ({{{{{ROLE}}}}})"),
         ),
         graph(
             "Peers' certificates, days left",
             "As last seen in a full handshake, the ten that end first.",
-            "d",
+            "suffix: days",
             (f"bottomk(10, {_days(peers, HOST)})", f"{{{{{HOST}}}}}"),
         ),
         graph(
