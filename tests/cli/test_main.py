@@ -36,6 +36,7 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "demo" in shown
     assert "probe" in shown
+    assert "dashboards" in shown
 
 
 def test_help_documents_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib as mpl
 
@@ -21,8 +21,12 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import FuncFormatter
 
-from tests.dashboards._prometheus import Prometheus, running
-from tests.dashboards._shipped import PANELS, Panel
+from tests.dashboards._prometheus import running
+from tests.dashboards._shipped import PANELS
+
+if TYPE_CHECKING:
+    from tests.dashboards._prometheus import Prometheus
+    from tests.dashboards._shipped import Panel
 
 Samples = list[dict[str, Any]]
 
@@ -94,13 +98,18 @@ def _lines(axes: Any, panel: Panel, answers: list[Samples]) -> None:
     axes.set_xticks([])
     if lines:
         axes.legend(
-            lines, [line.get_label() for line in lines], loc="upper left", bbox_to_anchor=(0, -0.02), ncols=6, fontsize=6
+            lines,
+            [line.get_label() for line in lines],
+            loc="upper left",
+            bbox_to_anchor=(0, -0.02),
+            ncols=6,
+            fontsize=6,
         )
     else:
         axes.text(0.5, 0.5, "No data", transform=axes.transAxes, color="red", fontsize=16)
 
 
-def _heat_map(axes: Any, panel: Panel, answers: list[Samples]) -> None:
+def _heat_map(axes: Any, _panel: Panel, answers: list[Samples]) -> None:
     rows = sorted(answers[0], key=lambda sample: float(sample["metric"]["le"]))
     times = sorted({at for sample in rows for at, _ in sample["values"]})
     counts = [[dict(sample["values"]).get(at, 0) for at in times] for sample in rows]
@@ -140,4 +149,4 @@ def shown(value: float, unit: str) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 60.0)
+    main(Path(sys.argv[1]), float((*sys.argv, "60")[2]))
