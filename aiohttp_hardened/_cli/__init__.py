@@ -1,4 +1,4 @@
-"""The command line: ``aiohttp-hardened demo``, ``probe`` and ``dashboards``.
+"""The command line: ``aiohttp-hardened demo``, ``probe``, ``dashboards`` and ``doctor``.
 
 It is a hook like any other and uses nothing but the public names of the package.
 """
@@ -36,6 +36,27 @@ the epoch (_ns):
 Fields may be added; these keep their names and meanings.
 """
 
+_DOCTOR: Final = """\
+Say in words what is wrong with a process's connections, with evidence and a fix.
+
+Counters only grow, so one look judges all since the process started: what
+happened once is named until it restarts. Ask with --interval whether it still
+happens. Gauges (contexts, certificates, the executor) are judged as they are;
+of two looks, both must show jobs that wait, and contexts are named when they grow.
+
+Exit status: 0 when nothing is wrong; 1 with findings; 2 when SOURCE cannot be
+read or holds nothing of aiohttp-hardened; 130 on Ctrl-C.
+"""
+_DOCTOR_JSON: Final = """\
+--json prints one document; fields may be added:
+  healthy    whether there is no finding
+  source     what was read
+  judged     "totals", "interval" or "probe"
+  looked_at  requests, setups, lookups: how many there were
+  findings   name, title, error_type, evidence (lines), figures (the same as
+             numbers, one object per line), fix
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status.
@@ -71,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_probe(commands)
     _add_dashboards(commands)
+    _add_doctor(commands)
     return parser
 
 
@@ -155,6 +177,28 @@ def _add_dashboards(commands: argparse._SubParsersAction[argparse.ArgumentParser
     dashboards.set_defaults(needs=(), run=_run_dashboards)
 
 
+def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="name what is wrong, from metrics or a finished probe",
+        description=_DOCTOR,
+        epilog=_DOCTOR_JSON,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    doctor.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="the URL of a metrics endpoint (http://127.0.0.1:9464/metrics); or a file, or - for standard input, "
+        "with what such an endpoint or `probe --json` said",
+    )
+    doctor.add_argument(
+        "--interval", type=_seconds, metavar="SECONDS", help="look twice at an endpoint, and judge what came between"
+    )
+    doctor.add_argument("--ca-file", metavar="PEM", help="trust these authorities instead of certifi's for SOURCE")
+    doctor.add_argument("--json", action="store_true", help="print one JSON document; its fields are below")
+    doctor.set_defaults(needs=("rich",), run=_run_doctor)
+
+
 def _run_demo(arguments: argparse.Namespace) -> int:
     from aiohttp_hardened._cli import _demo  # noqa: PLC0415  (what it needs may be missing)
 
@@ -171,6 +215,12 @@ def _run_dashboards(arguments: argparse.Namespace) -> int:
     from aiohttp_hardened._cli import _dashboards  # noqa: PLC0415  (as the others)
 
     return _dashboards.run(arguments)
+
+
+def _run_doctor(arguments: argparse.Namespace) -> int:
+    from aiohttp_hardened._cli import _doctor  # noqa: PLC0415  (what it needs may be missing)
+
+    return _doctor.run(arguments)
 
 
 def _port(text: str) -> int:

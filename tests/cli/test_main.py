@@ -37,6 +37,7 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert "demo" in shown
     assert "probe" in shown
     assert "dashboards" in shown
+    assert "doctor" in shown
 
 
 def test_help_documents_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,6 +83,8 @@ def test_wrong_values_end_with_2(arguments: list[str], words: str, capsys: pytes
         ["probe", "http://127.0.0.1/", "--timeout", "nan"],
         ["demo", "--metrics-port", "65536"],
         ["demo", "--duration", "inf"],
+        ["doctor"],
+        ["doctor", "-", "--interval", "0"],
     ],
 )
 def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,7 +94,7 @@ def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFix
     assert "error:" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["demo"], ["probe", "http://127.0.0.1/"]])
+@pytest.mark.parametrize("arguments", [["demo"], ["probe", "http://127.0.0.1/"], ["doctor", "-"]])
 def test_a_missing_extra_is_named(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
