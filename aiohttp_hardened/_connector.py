@@ -44,6 +44,7 @@ from aiohttp_hardened.timing._request import RequestTiming
 from aiohttp_hardened.timing._tcp import Race
 from aiohttp_hardened.timing._tls import split_handshakes
 from aiohttp_hardened.timing._tunnel import start_tunnel, tunnel_answered
+from aiohttp_hardened.tls._context import SharedSSLContext
 from aiohttp_hardened.tls._registry import context_ready, peek
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from aiohttp_hardened.timing._connection import ConnectionState
     from aiohttp_hardened.timing._request import Attempt
     from aiohttp_hardened.timing._tcp import AddrInfo
-    from aiohttp_hardened.tls._context import SharedSSLContext
 
     SocketFactory = Callable[[AddrInfo], socket.socket]
 
@@ -300,7 +300,7 @@ class TimedConnector(aiohttp.BaseConnector):
             if protocol.expires is not None and not should_close:
                 should_close = self._loop.time() >= protocol.expires
             context = self._hardening.context
-            if context is not None and key.is_ssl and protocol.generation != context.generation:
+            if context is not None and key.is_ssl and protocol.generation not in (None, context.generation):
                 should_close = True
         super()._release(key, protocol, should_close=should_close)
 
@@ -312,7 +312,7 @@ class TimedConnector(aiohttp.BaseConnector):
                 continue
             for entry in list(idle):
                 protocol = entry[0]
-                if isinstance(protocol, TimedResponseHandler) and protocol.generation != generation:
+                if isinstance(protocol, TimedResponseHandler) and protocol.generation not in (None, generation):
                     idle.remove(entry)
                     protocol.close()
             if not idle:
@@ -595,16 +595,19 @@ class TimedTCPConnector(TimedConnector, aiohttp.TCPConnector):  # pyright: ignor
         if tls is None or not req.is_ssl():
             return split_handshakes(super()._get_ssl_context(req))
         chosen = self._ssl if req.ssl is True else req.ssl
-        if isinstance(chosen, ssl.SSLContext):
+        context, attempt = self._hardening.context, current_attempt.get()
+        if isinstance(chosen, ssl.SSLContext) and chosen is not context:
             if chosen.verify_mode is ssl.CERT_NONE and not tls.allow_unverified:
                 raise UnverifiedRequestError(_REFUSED.format(req.url.host, "a context with CERT_NONE"))
+            if attempt is not None and not isinstance(chosen, SharedSSLContext):
+                attempt.tls_generation = None
             return split_handshakes(chosen)
         if chosen is False:
             if not tls.allow_unverified:
                 raise UnverifiedRequestError(_REFUSED.format(req.url.host, "ssl=False"))
+            if attempt is not None:
+                attempt.tls_generation = None
             return split_handshakes(super()._get_ssl_context(req))
-        context = self._hardening.context
-        attempt = current_attempt.get()
         if attempt is not None and context is not None:
             attempt.tls_generation = context.generation
         return context

@@ -34,8 +34,8 @@ class TimedResponseHandler(ResponseHandler):
     connection: Connection | None = None
     expires: float | None = None
     """``loop.time()`` after which it is not returned to the pool."""
-    generation = 0
-    """The generation of the TLS context that it was made with."""
+    generation: int | None = 0
+    """The generation of the TLS context that it was made with; ``None``: one that nobody swaps. 0 is always outdated."""
 
     def hold_read_budget(self, seconds: float) -> None:
         """Limit the time between two reads of the next response, whose own timeout says nothing of it.

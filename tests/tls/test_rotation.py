@@ -81,6 +81,28 @@ async def test_a_rotation_reaches_pooled_and_resumed_connections(pair: Pair, thr
         assert server.connections == 2
 
 
+@pytest.mark.parametrize("kind", ["a context of the caller's", "ssl=False", "another shared context"])
+async def test_connections_with_another_context_are_pooled(kind: str, pair: Pair, throwaway_ca: ThrowawayCA) -> None:
+    """What no reload can outdate is reused, before and after one; another shared context's is made anew each time."""
+    chosen = {
+        "a context of the caller's": throwaway_ca.client_context(),
+        "ssl=False": False,
+        "another shared context": create_ssl_context(TLSSettings(trust="none", ca_files=(throwaway_ca.ca_file,))),
+    }[kind]
+    settings = Settings(tls=pair.settings(allow_unverified=True))
+    async with (
+        TLSServer(throwaway_ca.issue("127.0.0.1")) as server,
+        create_session(settings, hooks=()) as session,
+    ):
+        for number in range(3):
+            async with session.get(server.url(), ssl=chosen) as response:
+                await response.read()
+            if number == 1:
+                pair.write(throwaway_ca.issue_client("two"))
+                assert reload_tls(settings.tls).outcome == "applied"
+        assert server.connections == (3 if kind == "another shared context" else 1)
+
+
 async def test_unchanged_files_are_not_loaded_again(pair: Pair) -> None:
     """The same bytes keep connections and tickets."""
     context: Any = create_ssl_context(pair.settings())
