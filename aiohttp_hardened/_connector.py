@@ -31,7 +31,7 @@ from aiohttp.client_exceptions import ClientConnectorError, ClientProxyConnectio
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.helpers import is_ip_address
 
-from aiohttp_hardened._protocol import TimedResponseHandler
+from aiohttp_hardened._protocol import TimedResponseHandler, time_protocol
 from aiohttp_hardened.exceptions import PhaseTimeoutError, PlaintextBoundaryError, SettingsError, UnverifiedRequestError
 from aiohttp_hardened.timing._budgets import UNLIMITED, budgets_for
 from aiohttp_hardened.timing._connection import Connection, register_pool
@@ -182,9 +182,9 @@ class TimedConnector(aiohttp.BaseConnector):
 
     def _connected(self, attempt: Attempt, connection: aiohttp.connector.Connection) -> None:
         protocol = connection.protocol
-        if type(protocol) is ResponseHandler:
-            # It was in the pool before the connector was ours to time.
-            protocol.__class__ = TimedResponseHandler
+        if not isinstance(protocol, TimedResponseHandler):
+            # It was in the pool before the connector was ours to time, or the connector makes its own.
+            time_protocol(protocol)
         if not isinstance(protocol, TimedResponseHandler):
             attempt.connected(None, reused=not attempt.setup_started)
         else:

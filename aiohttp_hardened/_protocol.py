@@ -8,7 +8,8 @@ supported aiohttp.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import SocketTimeoutError
 from aiohttp.client_proto import ResponseHandler
@@ -35,7 +36,7 @@ class TimedResponseHandler(ResponseHandler):
     expires: float | None = None
     """``loop.time()`` after which it is not returned to the pool."""
     generation: int | None = 0
-    """The generation of the TLS context that it was made with; ``None``: one that nobody swaps. 0 is always outdated."""
+    """The generation of the TLS context that it was made with; 0: an outdated one, ``None``: one that nobody swaps."""
 
     def hold_read_budget(self, seconds: float) -> None:
         """Limit the time between two reads of the next response, whose own timeout says nothing of it.
@@ -88,3 +89,24 @@ class TimedResponseHandler(ResponseHandler):
         """Whether bytes came behind the response's head."""
         payload = self._payload
         return bool(self._tail) or (payload is not None and payload.total_bytes > 0)
+
+
+_timed_classes: Final[dict[type[ResponseHandler], type[TimedResponseHandler]]] = {ResponseHandler: TimedResponseHandler}
+
+
+def time_protocol(protocol: object) -> None:
+    """Let a protocol that somebody else made tell the attempt that it serves; it stays the object that it is.
+
+    Args:
+        protocol: Any; one that is not aiohttp's, nor derived from it, stays as it is.
+    """
+    kind = type(protocol)
+    if not issubclass(kind, ResponseHandler) or issubclass(kind, TimedResponseHandler):
+        return
+    timed = _timed_classes.get(kind)
+    if timed is None:
+        names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+        made: Any = type(kind.__name__, (TimedResponseHandler, kind), names)
+        timed = _timed_classes[kind] = made
+    with contextlib.suppress(TypeError):  # its class cannot be changed: its bodies are not told of
+        cast("Any", protocol).__class__ = timed

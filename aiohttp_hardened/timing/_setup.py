@@ -59,7 +59,7 @@ class Connecting:
     tls_route: tuple[Any, ...] | None = None
     """``(port, proxy, pin)`` of the handshake to come; ``None``: its tickets are not kept."""
     tls_generation: int | None = 0
-    """The generation of the context that the handshake uses; ``None``: one that nobody swaps. 0 is always outdated."""
+    """The generation of the context that the handshake uses; 0: an outdated one, ``None``: one that nobody swaps."""
     deadline: asyncio.Timeout | None = None
     """The limit of the running race or handshake; it moves when the phase changes."""
     budget: tuple[Phase, float, str] | None = None
