@@ -67,13 +67,14 @@ _adopted: Final[weakref.WeakValueDictionary[int, aiohttp.BaseConnector]] = weakr
 _lock: Final = threading.Lock()
 
 
-def adopt_connector(connector: object) -> None:
+def adopt_connector(connector: Any) -> None:
     """Let a connector tell of its phases until ``give_back_connectors()``; aiohttp's own timeouts hold.
 
     Args:
         connector: Any; one of ours, or what is no connector at all, stays as it is.
     """
-    if not isinstance(connector, aiohttp.BaseConnector):
+    connector = _behind_proxies(connector)
+    if connector is None:
         return
     if isinstance(connector, TimedConnector):
         hardening = connector._hardening
@@ -127,16 +128,26 @@ def time_connector(connector: aiohttp.BaseConnector, timeouts: TimeoutSettings |
         connector: Any connector; one of ours stays as it is.
         timeouts: Budgets to hold; ``None``: aiohttp's own timeouts hold.
     """
-    if not isinstance(connector, TimedConnector):
-        _time(connector, Hardening(timeouts=timeouts))
+    found = _behind_proxies(connector)
+    if found is None:
         return
-    hardening = connector._hardening
+    if not isinstance(found, TimedConnector):
+        _time(found, Hardening(timeouts=timeouts))
+        return
+    hardening = found._hardening
     if hardening.restore is None:
         return
     hardening.restore, hardening.leaving = None, False
     hardening.timeouts, hardening.last_timeout = timeouts, None
     with _lock:
-        _adopted.pop(id(connector), None)
+        _adopted.pop(id(found), None)
+
+
+def _behind_proxies(connector: Any) -> Any:
+    """Return the connector behind a tracer's proxies, as wrapt makes them; ``None`` if it is not to be had."""
+    while connector is not None and not issubclass(type(connector), aiohttp.BaseConnector):
+        connector = getattr(connector, "__wrapped__", None)
+    return connector
 
 
 def _time(connector: aiohttp.BaseConnector, hardening: Hardening) -> bool:
