@@ -128,7 +128,7 @@ class Given:
         self._names = FakeNameServer()
         self._settings = Settings()
         self._answer = answer or _ok
-        self._context = None if certificate is None else server_context(certificate)
+        self.server_context: Any = None if certificate is None else server_context(certificate)
         self._runner = web.ServerRunner(web.Server(self._serve), shutdown_timeout=0.2)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -137,7 +137,7 @@ class Given:
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._context).start()
+        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self.server_context).start()
         if self.road is Road.CONNECTOR:
             self._names.start()
             self._names.set(self._host, "127.0.0.1")
@@ -162,7 +162,7 @@ class Given:
         return self._url("127.0.0.1", path)
 
     def _url(self, host: str, path: str) -> str:
-        scheme = "http" if self._context is None else "https"
+        scheme = "http" if self.server_context is None else "https"
         return f"{scheme}://{host}:{self._runner.addresses[0][1]}{path}"
 
     def session(self, **options: Any) -> aiohttp.ClientSession:
