@@ -31,7 +31,7 @@ from aiohttp.client_exceptions import ClientConnectorError, ClientProxyConnectio
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.helpers import is_ip_address
 
-from aiohttp_hardened._protocol import TimedResponseHandler, time_protocol
+from aiohttp_hardened._protocol import TimedResponseHandler, time_protocol, timed_protocol
 from aiohttp_hardened.exceptions import PhaseTimeoutError, PlaintextBoundaryError, SettingsError, UnverifiedRequestError
 from aiohttp_hardened.timing._budgets import UNLIMITED, budgets_for
 from aiohttp_hardened.timing._connection import Connection, register_pool
@@ -125,7 +125,7 @@ class TimedConnector(aiohttp.BaseConnector):
         self._hardening = hardening
         factory: Any = self._factory
         if getattr(factory, "func", None) is ResponseHandler:
-            timed: Any = functools.partial(TimedResponseHandler, loop=self._loop)
+            timed: Any = functools.partial(timed_protocol(ResponseHandler), loop=self._loop)
             self._factory = timed
         register_pool(self)
 
@@ -191,6 +191,7 @@ class TimedConnector(aiohttp.BaseConnector):
             reused = protocol.connection is not None
             if protocol.connection is None:
                 protocol.connection = self._describe(attempt, protocol)
+            protocol.tells_only = self._hardening.tells_only
             # Though no hook may listen to this attempt any more, a failure after its head is not one before it.
             if attempt.request.hooks:
                 protocol.attempt = attempt

@@ -33,6 +33,8 @@ class TimedResponseHandler(ResponseHandler):
 
     attempt: Attempt | None = None
     connection: Connection | None = None
+    tells_only = False
+    """Whether aiohttp's own timeouts hold, and its exceptions stay as they are."""
     expires: float | None = None
     """``loop.time()`` after which it is not returned to the pool."""
     generation: int | None = 0
@@ -64,16 +66,20 @@ class TimedResponseHandler(ResponseHandler):
     def set_exception(  # pyright: ignore[reportIncompatibleMethodOverride]  (the default of the cause stays aiohttp's)
         self, exc: BaseException, *cause: BaseException
     ) -> None:
-        """Fail the response; a read timeout gets its budget as a cause."""
-        if isinstance(exc, SocketTimeoutError) and exc.__cause__ is None and self.read_timeout:
-            phase = Phase.REQUEST if self._payload is None else Phase.BODY
-            what = "the response" if phase is Phase.REQUEST else "the response's body"
-            exc.__cause__ = PhaseTimeoutError(
-                f"reading {what} timed out: nothing came for {self.read_timeout:.2f} s",
-                phase=phase,
-                budget=self.read_timeout,
-            )
+        """Fail the response; a read timeout that is ours to hold gets its budget as a cause."""
+        if isinstance(exc, SocketTimeoutError) and self.read_timeout:
+            if self.attempt is not None:
+                self.attempt.read_ran_out = self.read_timeout
+            if exc.__cause__ is None and not self.tells_only:
+                exc.__cause__ = self._read_timed_out(self.read_timeout)
         super().set_exception(exc, *cause)
+
+    def _read_timed_out(self, seconds: float) -> PhaseTimeoutError:
+        phase = Phase.REQUEST if self._payload is None else Phase.BODY
+        what = "the response" if phase is Phase.REQUEST else "the response's body"
+        return PhaseTimeoutError(
+            f"reading {what} timed out: nothing came for {seconds:.2f} s", phase=phase, budget=seconds
+        )
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Take note of the end of the connection."""
@@ -91,7 +97,18 @@ class TimedResponseHandler(ResponseHandler):
         return bool(self._tail) or (payload is not None and payload.total_bytes > 0)
 
 
-_timed_classes: Final[dict[type[ResponseHandler], type[TimedResponseHandler]]] = {ResponseHandler: TimedResponseHandler}
+_timed_classes: Final[dict[type[ResponseHandler], type[TimedResponseHandler]]] = {}
+
+
+def timed_protocol(kind: type[ResponseHandler]) -> type[TimedResponseHandler]:
+    """Return a class that is the given one and tells the attempt that it serves; it keeps the name and the module."""
+    known = _timed_classes.get(kind)
+    if known is None:
+        names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+        bases = (TimedResponseHandler,) if kind is ResponseHandler else (TimedResponseHandler, kind)
+        made: Any = type(kind.__name__, bases, names)
+        known = _timed_classes[kind] = made
+    return known
 
 
 def time_protocol(protocol: object) -> None:
@@ -101,12 +118,6 @@ def time_protocol(protocol: object) -> None:
         protocol: Any; one that is not aiohttp's, nor derived from it, stays as it is.
     """
     kind = type(protocol)
-    if not issubclass(kind, ResponseHandler) or issubclass(kind, TimedResponseHandler):
-        return
-    timed = _timed_classes.get(kind)
-    if timed is None:
-        names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-        made: Any = type(kind.__name__, (TimedResponseHandler, kind), names)
-        timed = _timed_classes[kind] = made
-    with contextlib.suppress(TypeError):  # its class cannot be changed: its bodies are not told of
-        cast("Any", protocol).__class__ = timed
+    if issubclass(kind, ResponseHandler) and not issubclass(kind, TimedResponseHandler):
+        with contextlib.suppress(TypeError):  # its class cannot be changed: its bodies are not told of
+            cast("Any", protocol).__class__ = timed_protocol(kind)

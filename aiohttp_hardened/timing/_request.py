@@ -133,6 +133,8 @@ class Attempt(Connecting):
     failure: tuple[Phase, str] | None = None
     """The phase that failed, and the note that explains it."""
     status_code: int | None = None
+    read_ran_out: float | None = None
+    """The budget in seconds between two reads, once it has run out."""
     finished = False
     _body: Body | None = None
 
@@ -304,8 +306,7 @@ class Attempt(Connecting):
         if fired:
             outcome = ran_out(phase, self.budgets.total or 0.0, "total")
         elif isinstance(exc, TimeoutError):
-            cause = exc.__cause__
-            outcome = ran_out(phase, cause.budget, "read") if isinstance(cause, PhaseTimeoutError) else "timed out"
+            outcome = "timed out" if self.read_ran_out is None else ran_out(phase, self.read_ran_out, "read")
         else:
             outcome = f"failed after {(clock() - self.start) / 1e6:.1f} ms: {error_type}"
         return describe(phase, self, outcome)

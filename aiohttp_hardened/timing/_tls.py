@@ -33,6 +33,10 @@ class TimedSSLObject(ssl.SSLObject):
     Outside an attempt it is an ``ssl.SSLObject``.
     """
 
+    # A caller's own context makes these, and shows the class: it looks as it did.
+    __module__ = ssl.SSLObject.__module__
+    __qualname__ = ssl.SSLObject.__qualname__
+
     _phase: OpenPhase | None = None
     _handshaking = True
 

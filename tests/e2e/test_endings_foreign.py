@@ -81,6 +81,8 @@ DIFFERENT: Final[dict[str, dict[str, Any]]] = {
     "connect of the request": {"cause": None},
     "sock connect of the request": {"cause": None},
     "connect budget runs out in the handshake": {"cause": None},
+    "headers that never come": {"cause": None},
+    "body that stalls": {"cause": None},
     # aiohttp cancels those that wait; what they get is its own, and nobody gave up.
     "session closed under a lookup": {
         "raises": asyncio.CancelledError,
