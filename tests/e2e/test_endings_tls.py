@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import aiohttp
 import pytest
@@ -243,7 +244,7 @@ async def sockets_of_the_caller_s_own(ending: Ending) -> None:
     events={"connection setup": ["trust store loaded"]},
 )
 async def first_use_of_a_trust_decision(ending: Ending) -> None:
-    decision = replace(ending.settings.tls, name=f"of {id(ending)}")
+    decision = replace(ending.settings.tls, name=f"of {uuid4()}")
     async with TLSServer(ending.ca.issue("127.0.0.1")) as server:
         await get(await ending.session(replace(ending.settings, tls=decision)), server.url())
 

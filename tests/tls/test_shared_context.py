@@ -10,6 +10,7 @@ import ssl
 import threading
 import time
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import aiohttp
 import pytest
@@ -55,7 +56,7 @@ async def test_fifty_first_requests_build_one_context(throwaway_ca: ThrowawayCA,
         return real(tls)
 
     monkeypatch.setattr(_registry, "_make", slow)
-    tls = trusting(throwaway_ca, name=f"fifty {id(asyncio.get_running_loop())}")
+    tls = trusting(throwaway_ca, name=f"fifty {uuid4()}")
     waiting = [asyncio.create_task(_registry.context_ready(tls)) for _ in range(50)]
     await asyncio.sleep(0.01)
     waiting[0].cancel()
@@ -142,7 +143,7 @@ async def test_the_loop_is_not_blocked_by_the_first_request(throwaway_ca: Throwa
     beating = asyncio.create_task(beat())
     await asyncio.sleep(0.01)
     context = await _registry.context_ready(
-        TLSSettings(ca_files=(str(throwaway_ca.ca_file),), name=f"heartbeat {id(beating)}")
+        TLSSettings(ca_files=(str(throwaway_ca.ca_file),), name=f"heartbeat {uuid4()}")
     )
     beating.cancel()
     assert len(context.get_ca_certs()) > 50
