@@ -65,7 +65,20 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     for loop_factory in LOOPS.values():
         loop_factory().close()  # libuv makes its signal pipe with the first loop, and keeps it
-    # What was imported by now is not garbage: the collections after each test need not walk it.
+    _spare_what_stays()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is not None and nextitem.path != item.path:
+        _spare_what_stays()
+
+
+def _spare_what_stays() -> None:
+    """Let the collections after each test not walk what was imported, and what pytest and aiohttp's caches keep.
+
+    With every module of the suite behind it a test spent more time there than in itself.
+    """
     gc.collect()
     gc.freeze()
 
