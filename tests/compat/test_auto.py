@@ -1,4 +1,4 @@
-"""`opentelemetry-instrument python app.py`, and workers that are forked: in processes of their own, as users run them."""
+"""`opentelemetry-instrument python app.py`, and forked workers: in processes of their own, as users run them."""
 
 from __future__ import annotations
 
