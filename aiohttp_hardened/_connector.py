@@ -10,7 +10,7 @@ lowest and the newest supported aiohttp:
   ``_throttle_dns_futures``, ``_create_direct_connection``, ``_create_proxy_connection``,
   ``_wrap_create_connection``, ``_start_tls_connection``, ``_get_ssl_context``,
   ``_get_fingerprint``, ``_socket_factory``, ``_ssl``
-* ``ClientRequest._timer``
+* ``ClientRequest._timer``, ``_continue``
 * ``tracing.Trace``: ``_trace_config``, ``_trace_config_ctx``
 """
 
@@ -166,7 +166,9 @@ class TimedConnector(aiohttp.BaseConnector):
             finally:
                 current_attempt.set(outer)
             self._connected(attempt, connection)
-            if timeout.sock_read is None:
+            if req.body or req._continue is not None:
+                self._watch_body(attempt, connection, req, timeout)
+            elif timeout.sock_read is None:
                 self._hold_read_budget(connection)
             return connection
         finally:
@@ -174,11 +176,29 @@ class TimedConnector(aiohttp.BaseConnector):
             if hardening.leaving:
                 hardening.leave_when_idle()
 
-    def _hold_read_budget(self, connection: aiohttp.connector.Connection) -> None:
+    def _watch_body(
+        self,
+        attempt: Attempt,
+        connection: aiohttp.connector.Connection,
+        req: ClientRequest,
+        timeout: aiohttp.ClientTimeout,
+    ) -> None:
+        """Watch the body that is to be sent; waiting for leave to send it is waiting for the server."""
+        asks = req._continue is not None
+        if attempt.hooks and req.body and isinstance(connection.protocol, TimedResponseHandler):
+            attempt.sends(when_told=asks)
+        if timeout.sock_read is None or asks:
+            self._hold_read_budget(connection, own=timeout.sock_read is not None, at_once=asks)
+
+    def _hold_read_budget(
+        self, connection: aiohttp.connector.Connection, *, own: bool = False, at_once: bool = False
+    ) -> None:
         timeouts = self._hardening.timeouts
         protocol = connection.protocol
-        if timeouts is not None and timeouts.read is not None and isinstance(protocol, TimedResponseHandler):
-            protocol.hold_read_budget(timeouts.read)
+        if timeouts is not None and isinstance(protocol, TimedResponseHandler):
+            seconds = None if own else timeouts.read
+            if own or seconds is not None:
+                protocol.hold_read_budget(seconds, at_once=at_once)
 
     def _connected(self, attempt: Attempt, connection: aiohttp.connector.Connection) -> None:
         protocol = connection.protocol

@@ -46,7 +46,7 @@ from aiohttp_hardened.testing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import AsyncGenerator, Callable, Generator
 
 SIGNATURES = {
     (BaseConnector, "connect"): "(self, req, traces, timeout)",
@@ -69,6 +69,9 @@ SIGNATURES = {
     (ResponseHandler, "feed_data"): "(self, data, size=0)",
     (ResponseHandler, "set_exception"): "(self, exc, exc_cause=...)",
     (ResponseHandler, "connection_lost"): "(self, exc)",
+    (ResponseHandler, "start_timeout"): "(self)",
+    (ResponseHandler, "set_parser"): "(self, parser, payload, data_received_cb=None)",
+    (ResponseHandler, "resume_reading"): "(self, resume_parser=...)",
     (Connection, "add_callback"): "(self, callback)",
 }
 COROUTINES = {
@@ -639,6 +642,56 @@ async def test_bytes_behind_a_head() -> None:
     assert [(b"", 0)] == found[:1]
     tail, count = found[1]
     assert tail or count
+
+
+async def test_the_protocol_is_told_when_a_request_is_sent() -> None:
+    """``start_timeout`` comes once the body is written, and ``_continue`` is there where 100 Continue is waited for."""
+    order: list[str] = []
+    waits: list[bool] = []
+
+    class Telling(Handler):
+        def start_timeout(self) -> None:
+            order.append("start_timeout")
+            super().start_timeout()
+
+    class Looking(aiohttp.TCPConnector):
+        async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:
+            waits.append(req._continue is not None)
+            return await super().connect(req, traces, timeout)
+
+    async def body() -> AsyncGenerator[bytes]:
+        yield b"x"
+        order.append("sent")
+
+    async with HTTPServer() as server, aiohttp.ClientSession(connector=Looking()) as session:
+        session.connector._factory = lambda: Telling(asyncio.get_running_loop())  # type: ignore[union-attr, assignment]
+        for expect in (False, True):
+            async with session.post(server.url("/echo"), data=body(), expect100=expect) as response:
+                await response.read()
+    assert [False, True] == waits
+    assert ["sent", "start_timeout"] * 2 == order
+
+
+async def test_the_protocol_becomes_a_websockets() -> None:
+    """``set_parser`` comes after the 101, and the parser fills the queue's ``_buffer``, a Close frame last."""
+    seen: list[tuple[Any, Any, Any]] = []
+
+    class Upgraded(Handler):
+        def set_parser(self, parser: Any, payload: Any, data_received_cb: Any = None) -> None:
+            seen.append((parser, payload, data_received_cb))
+            super().set_parser(parser, payload, data_received_cb)
+
+    async with HTTPServer() as server, aiohttp.ClientSession() as session:
+        session.connector._factory = lambda: Upgraded(asyncio.get_running_loop())  # type: ignore[union-attr, assignment]
+        for heartbeat in (None, 30.0):
+            async with session.ws_connect(server.url("/ws"), heartbeat=heartbeat, autoclose=False) as websocket:
+                parser, queue, heard = seen[-1]
+                assert (heartbeat is None) is (heard is None)
+                assert heard is None or heard.__self__ is websocket
+                assert (False, b"") == parser.feed_data(b"\x88\x02\x03\xe8")  # unmasked: a server's
+                (message, _) = queue._buffer[-1]
+                assert (aiohttp.WSMsgType.CLOSE, 1000) == (message.type, message.data)
+                assert queue.exception() is None
 
 
 async def test_the_end_of_a_connection() -> None:

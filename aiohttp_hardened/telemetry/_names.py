@@ -18,6 +18,7 @@ from aiohttp_hardened.timing._keys import (
     HTTP_STATUS_CODE,
     NETWORK_PEER_ADDRESS,
     NETWORK_PEER_PORT,
+    NETWORK_PROTOCOL_NAME,
     NETWORK_TYPE,
     PROXIED,
     SERVER_ADDRESS,
@@ -30,7 +31,11 @@ from aiohttp_hardened.timing._keys import (
     TLS_PROTOCOL_VERSION,
     TLS_RESUMED,
     TLS_SERVER_NOT_AFTER,
+    UPLOAD_DURATION,
+    UPLOAD_OUTCOME,
     URL_SCHEME,
+    WEBSOCKET,
+    WEBSOCKET_CLOSE_CODE,
 )
 
 __all__ = [
@@ -47,6 +52,7 @@ __all__ = [
     "HTTP_STATUS_CODE",
     "NETWORK_PEER_ADDRESS",
     "NETWORK_PEER_PORT",
+    "NETWORK_PROTOCOL_NAME",
     "NETWORK_TYPE",
     "PROXIED",
     "SERVER_ADDRESS",
@@ -59,7 +65,11 @@ __all__ = [
     "TLS_PROTOCOL_VERSION",
     "TLS_RESUMED",
     "TLS_SERVER_NOT_AFTER",
+    "UPLOAD_DURATION",
+    "UPLOAD_OUTCOME",
     "URL_SCHEME",
+    "WEBSOCKET",
+    "WEBSOCKET_CLOSE_CODE",
 ]
 
 SCOPE: Final = "aiohttp_hardened"
@@ -88,6 +98,7 @@ SPAN_TCP: Final = "TCP connect"
 SPAN_TUNNEL: Final = "CONNECT tunnel"
 SPAN_TLS: Final = "TLS handshake"
 SPAN_BODY: Final = "response body"
+SPAN_WEBSOCKET: Final = "websocket"
 
 METRIC_REQUEST_DURATION: Final = "http.client.request.duration"
 METRIC_ACTIVE_REQUESTS: Final = "http.client.active_requests"

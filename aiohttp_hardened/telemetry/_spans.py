@@ -177,9 +177,10 @@ class SpanHook:
             attributes[_names.ERROR_TYPE] = error_type
         if record.cancelled:
             attributes[_names.CANCELLED] = True
-        span = self._tracer.start_span(
-            _NAMES[phase], parent, SpanKind.INTERNAL, attributes, links, start_time=record.start_ns
-        )
+        name = _NAMES[phase]
+        if attributes.get(_names.NETWORK_PROTOCOL_NAME) == _names.WEBSOCKET:
+            name = _names.SPAN_WEBSOCKET
+        span = self._tracer.start_span(name, parent, SpanKind.INTERNAL, attributes, links, start_time=record.start_ns)
         for event in record.events:
             span.add_event(event.name, dict(event.attributes), event.time_ns)
         if error_type is not None:

@@ -46,6 +46,8 @@ _PHASE_WORDS: Final = frozenset(
 )
 _UNKNOWN_WORDS: Final = tuple(f"{prefix}_" for prefix in _WORD_PREFIXES.values())
 _STATUS: Final = re.compile(r"[45]\d\d")
+_CLOSE_CODE: Final = re.compile(r"10[01]\d")
+"""Of a websocket (RFC 6455, section 7.4)."""
 _CLASS_NAME: Final = re.compile(r"[A-Za-z_][\w.]*")
 _BODY_OUTCOMES: Final = frozenset({"complete", "cut", "abandoned", "cancelled"})
 _ROUNDING_NS: Final = 2_000
@@ -184,6 +186,8 @@ def _allowed(phase: Phase, error_type: str) -> bool:
         return error_type in ERROR_TYPES[phase]
     if phase is Phase.SETUP:
         return error_type in _PHASE_WORDS or error_type == "_OTHER"
+    if phase is Phase.BODY and _CLOSE_CODE.fullmatch(error_type):
+        return True
     if error_type in _PHASE_WORDS or _STATUS.fullmatch(error_type):
         return True
     return _CLASS_NAME.fullmatch(error_type) is not None and not error_type.startswith(_UNKNOWN_WORDS)

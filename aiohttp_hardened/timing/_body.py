@@ -4,13 +4,13 @@ Starts: when the response's headers are read.
 Stops: at its end, or when nobody will read on.
 Seam: ``StreamReader.on_eof`` and ``Connection.add_callback``; aiohttp sends no signal
 for a body that is cut, dropped or read through ``response.content``.
-Blind: websockets and other upgrades have no body.
+Blind: a websocket, which has a file of its own; other upgrades.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 
@@ -95,19 +95,33 @@ class Body:
 
     def _emit(self, outcome: str, error_type: str | None) -> None:
         self.cut = outcome == CUT
-        attempt = self._attempt
-        attempt.hooks.emit(
-            make_record(
-                PhaseRecord,
-                phase=Phase.BODY,
-                start_ns=attempt.wall(self._start),
-                duration=(attempt.now() - self._start) / 1e9,
-                server_address=attempt.server_address,
-                server_port=attempt.server_port,
-                attributes={_keys.BODY_OUTCOME: outcome},
-                error_type=error_type,
-                cancelled=outcome == CANCELLED,
-                request_id=attempt.request_id,
-                attempt=attempt,
-            )
+        emit_body(self._attempt, self._start, {_keys.BODY_OUTCOME: outcome}, error_type, cancelled=outcome == CANCELLED)
+
+
+def emit_body(
+    attempt: Attempt, start: int, attributes: dict[str, Any], error_type: str | None, *, cancelled: bool
+) -> None:
+    """Make the record of what came behind a response's head, and hand it to the hooks.
+
+    Args:
+        attempt: Whose response it is.
+        start: The clock when the head was read.
+        attributes: Of the record.
+        error_type: How it failed.
+        cancelled: The caller gave up.
+    """
+    attempt.hooks.emit(
+        make_record(
+            PhaseRecord,
+            phase=Phase.BODY,
+            start_ns=attempt.wall(start),
+            duration=(attempt.now() - start) / 1e9,
+            server_address=attempt.server_address,
+            server_port=attempt.server_port,
+            attributes=attributes,
+            error_type=error_type,
+            cancelled=cancelled,
+            request_id=attempt.request_id,
+            attempt=attempt,
         )
+    )

@@ -106,7 +106,9 @@ def describe(
     if address is None:
         address, port = attempt.server_address, attempt.server_port
     measured = ", ".join(_measured(attempt, phase))
-    line = f"{_DOING[phase]} {target(phase, attempt, address, port)} {outcome}"
+    upload = attempt.upload if phase is Phase.REQUEST else None
+    doing = (upload.doing if upload is not None else None) or _DOING[phase]
+    line = f"{doing} {target(phase, attempt, address, port)} {outcome}"
     return f"{line} ({measured})" if measured else line
 
 
@@ -128,6 +130,9 @@ def _measured(attempt: Attempt, failed: Phase) -> list[str]:
         parts.append(f"{each.phase.value} {each.milliseconds:.1f} ms")
     if attempt.reused:
         parts.append("reused connection")
+    sent = attempt.upload.milliseconds if attempt.upload is not None else None
+    if sent is not None:
+        parts.append(f"upload {sent:.1f} ms")
     if failed in (Phase.TCP, Phase.TLS) and attempt.addresses_tried:
         count = attempt.addresses_tried
         parts.append(f"{count} address{'' if count == 1 else 'es'} tried")

@@ -28,9 +28,11 @@ from aiohttp_hardened.timing._lookup_words import TIMED_OUT
 from aiohttp_hardened.timing._notes import add_note_once, describe, ran_out, tag
 from aiohttp_hardened.timing._phase import Phase, RequestRecord, make_record
 from aiohttp_hardened.timing._setup import PREFIX, Connecting, clock, plain_outcome
+from aiohttp_hardened.timing._upload import Upload
+from aiohttp_hardened.timing._websocket import Websocket
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from aiohttp import ClientResponse
     from aiohttp.helpers import BaseTimerContext
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
 _request_ids: Final = itertools.count(1)
 _SWITCHING_PROTOCOLS: Final = 101
+_CONTINUE: Final = 100
 _FIRST_FINAL: Final = 200
 _FIRST_ERROR: Final = 400
 _EARLY: Final = 0.005
@@ -136,7 +139,11 @@ class Attempt(Connecting):
     read_ran_out: float | None = None
     """The budget in seconds between two reads, once it has run out."""
     finished = False
-    _body: Body | None = None
+    upload: Upload | None = None
+    """The request's body, where it has one and its way can be seen."""
+    _upgraded_at = 0
+    """The clock when a 101 was read."""
+    _body: Body | Websocket | None = None
 
     def __init__(
         self, request: RequestTiming, *, url: URL, method: str, headers: CIMultiDict[str], timer: BaseTimerContext
@@ -258,11 +265,41 @@ class Attempt(Connecting):
     def headers_read(self, message: RawResponseMessage, body: StreamReader | None) -> None:
         """End the request phase with the response's head, and start the body's."""
         code = message.code
-        if self.finished or (code < _FIRST_FINAL and code != _SWITCHING_PROTOCOLS):
+        if self.finished:
+            return
+        if code == _CONTINUE and self.upload is not None:
+            self.upload.may_start(clock())
+        if code < _FIRST_FINAL and code != _SWITCHING_PROTOCOLS:
             return
         now = self.head_read(code, message.version, message.headers)
-        if body is not None and code != _SWITCHING_PROTOCOLS and self.hooks:
+        if code == _SWITCHING_PROTOCOLS:
+            self._upgraded_at = now
+        elif body is not None and self.hooks:
             self._body = Body(self, body, now)
+
+    def sends(self, *, when_told: bool) -> None:
+        """Start to watch the request's body.
+
+        Args:
+            when_told: It is sent only after ``100 Continue``.
+        """
+        self.upload = Upload(None if when_told else clock())
+
+    def request_sent(self) -> None:
+        """Take note that the request is sent to its end."""
+        if self.upload is not None:
+            self.upload.sent(clock())
+
+    def upgraded(self, heard: Callable[[], None] | None) -> Websocket | None:
+        """Start to watch a websocket, where somebody listens.
+
+        Args:
+            heard: What aiohttp calls when anything came; ``None``: there is no heartbeat.
+        """
+        if not self.hooks or not self._upgraded_at:
+            return None
+        self._body = socket = Websocket(self, self._upgraded_at, heard)
+        return socket
 
     def released(self) -> None:
         """Take note that the connection was given back or closed, by whatever is raised just now."""
@@ -277,9 +314,16 @@ class Attempt(Connecting):
             self.failure = (Phase.BODY, self._note(Phase.BODY, raised, public_name(raised), fired=self.timer_fired()))
             self.explain(raised)
 
-    def connection_lost(self) -> None:
-        """Take note that the connection is gone while its response was open."""
-        if self._body is not None:
+    def connection_lost(self, exc: BaseException | None, *, dropped: bool) -> None:
+        """Take note that the connection is gone while its response was open.
+
+        Args:
+            exc: Why, where the transport knows.
+            dropped: This side closed it.
+        """
+        if isinstance(self._body, Websocket):
+            self._body.lost(exc, dropped=dropped)
+        elif self._body is not None:
             self._body.end(None)
 
     def superseded(self, exc: BaseException | None = None) -> None:
@@ -324,7 +368,12 @@ class Attempt(Connecting):
         self.finished = True
         if not self.hooks:
             return
+        if end is None:
+            end = clock()
         attributes: dict[str, Any] = {}
+        if self.upload is not None:
+            answered = self.status_code is not None
+            attributes.update(self.upload.attributes(end, answered=answered, cancelled=cancelled, exc=exc))
         if self.connection is not None and self.connection.peer_address is not None:
             attributes[_keys.NETWORK_PEER_ADDRESS] = self.connection.peer_address
             attributes[_keys.NETWORK_PEER_PORT] = self.connection.peer_port
@@ -335,7 +384,7 @@ class Attempt(Connecting):
                 RequestRecord,
                 phase=Phase.REQUEST,
                 start_ns=self.start_ns,
-                duration=((end or clock()) - self.start) / 1e9,
+                duration=(end - self.start) / 1e9,
                 server_address=self.server_address,
                 server_port=self.server_port,
                 attributes=attributes,

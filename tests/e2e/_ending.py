@@ -42,7 +42,6 @@ SHORT: Final = TimeoutSettings(queue=BUDGET, dns=BUDGET, tcp=BUDGET, tls=BUDGET,
 SECONDS_TO_SETTLE: Final = 10.0
 
 SPAN_OF: Final = {
-    Phase.REQUEST: "GET",
     Phase.QUEUE: "wait for connection",
     Phase.SETUP: "connection setup",
     Phase.DNS: "DNS lookup",
@@ -221,7 +220,7 @@ class Ending:
             expected = Counter(
                 span.attributes.get("error.type")
                 for span in spans
-                if span.name == SPAN_OF[phase]
+                if (span.kind is trace.SpanKind.CLIENT if phase is Phase.REQUEST else span.name == SPAN_OF[phase])
                 and (phase is not Phase.DNS or span.attributes.get("aiohttp.client.dns.source") in LOOKUPS_THAT_COUNT)
             )
             assert expected == seen, metric
@@ -244,10 +243,24 @@ class Ending:
         }
 
 
+async def post(session: aiohttp.ClientSession, url: str, data: Any, **options: Any) -> None:
+    """Send a body, and read the whole response."""
+    async with session.post(url, data=data, **options) as response:
+        await response.read()
+
+
 async def get(session: aiohttp.ClientSession, url: str, **options: Any) -> None:
     """Make a request and read its whole response."""
     async with session.get(url, **options) as response:
         await response.read()
+
+
+def _name_of(record: PhaseRecord) -> str:
+    if isinstance(record, RequestRecord):
+        return record.method
+    if record.attributes.get("network.protocol.name") == "websocket":
+        return "websocket"
+    return SPAN_OF[record.phase]
 
 
 def _span_of(record: PhaseRecord, spans: list[ReadableSpan]) -> ReadableSpan:
@@ -255,7 +268,7 @@ def _span_of(record: PhaseRecord, spans: list[ReadableSpan]) -> ReadableSpan:
     found = [
         span
         for span in spans
-        if (span.name, span.start_time, span.end_time) == (SPAN_OF[record.phase], record.start_ns, record.end_ns)
+        if (span.name, span.start_time, span.end_time) == (_name_of(record), record.start_ns, record.end_ns)
     ]
     assert len(found) == 1, (record, [(span.name, span.start_time, span.end_time) for span in spans])
     return found[0]

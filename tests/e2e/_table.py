@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.trace import SpanKind
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import SpanContext
@@ -105,27 +105,34 @@ def draw(spans: Iterable[ReadableSpan], caller: SpanContext) -> str:
 
 def _line(span: ReadableSpan) -> str:
     attributes = span.attributes
+    facts = list(_facts(span, attributes))
     words = [span.name]
     if "http.response.status_code" in attributes:
         words.append(str(attributes["http.response.status_code"]))
-    facts = []
-    if "http.request.resend_count" in attributes:
-        facts.append(f"resend {attributes['http.request.resend_count']}")
-    if span.kind is SpanKind.CLIENT and span.links:
-        facts.append("reused")
-    if "aiohttp.client.dns.source" in attributes:
-        facts.append(str(attributes["aiohttp.client.dns.source"]))
-    if span.parent is None:
-        facts.append("background")
-    if attributes.get("tls.resumed"):
-        facts.append("resumed")
-    outcome = attributes.get("aiohttp.client.body.outcome")
-    if outcome is not None:
-        facts.append(str(outcome))
-    elif is_cancelled(span):
-        facts.append("cancelled")
     text = " ".join(words) + (": " + ", ".join(facts) if facts else "")
     return f"{text} ! {attributes['error.type']}" if "error.type" in attributes else text
+
+
+def _facts(span: ReadableSpan, attributes: Mapping[str, Any]) -> Iterator[str]:
+    if "http.request.resend_count" in attributes:
+        yield f"resend {attributes['http.request.resend_count']}"
+    if span.kind is SpanKind.CLIENT and span.links:
+        yield "reused"
+    if "aiohttp.client.dns.source" in attributes:
+        yield str(attributes["aiohttp.client.dns.source"])
+    if span.parent is None:
+        yield "background"
+    if attributes.get("tls.resumed"):
+        yield "resumed"
+    if "aiohttp.client.upload.outcome" in attributes:
+        yield f"upload {attributes['aiohttp.client.upload.outcome']}"
+    if "aiohttp.client.websocket.close_code" in attributes:
+        yield str(attributes["aiohttp.client.websocket.close_code"])
+    outcome = attributes.get("aiohttp.client.body.outcome")
+    if outcome is not None:
+        yield str(outcome)
+    elif is_cancelled(span):
+        yield "cancelled"
 
 
 def is_cancelled(span: ReadableSpan) -> bool:

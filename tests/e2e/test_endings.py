@@ -289,7 +289,9 @@ async def no_body(ending: Ending) -> None:
     GET 101
       connection setup
         TCP connect
-    """
+      websocket: 1000, complete
+    """,
+    attributes={"websocket": {"network.protocol.name": "websocket", "aiohttp.client.websocket.close_code": 1000}},
 )
 async def websocket_accepted(ending: Ending) -> None:
     async with HTTPServer() as server:

@@ -21,6 +21,8 @@ from tests.e2e import (
     test_endings_limits,
     test_endings_proxy,
     test_endings_tls,
+    test_endings_upload,
+    test_endings_websocket,
 )
 from tests.e2e._ending import BUDGET, Ending
 from tests.e2e._table import Row
@@ -33,6 +35,8 @@ ROWS: Final = [
     *test_endings_limits.endings.rows,
     *test_endings_proxy.endings.rows,
     *test_endings_tls.endings.rows,
+    *test_endings_upload.endings.rows,
+    *test_endings_websocket.endings.rows,
 ]
 
 
@@ -40,6 +44,7 @@ NOT_THEIRS: Final = {
     "https resumed": "only our connector keeps tickets",
     "proxy glues plaintext to its 200": "only our connector refuses it",
     "request that would verify nobody": "same",
+    "expect that is never answered": "aiohttp's own read timeout begins when the request is sent to its end",
     "first use of a trust decision": "their context is built by whoever builds the session",
     "total runs out while the trust store is read": "same",
     "connect runs out while the trust store is read": "same",
@@ -83,6 +88,7 @@ DIFFERENT: Final[dict[str, dict[str, Any]]] = {
     "connect budget runs out in the handshake": {"cause": None},
     "headers that never come": {"cause": None},
     "body that stalls": {"cause": None},
+    "server that is slow": {"cause": None},
     # aiohttp cancels those that wait; what they get is its own, and nobody gave up.
     "session closed under a lookup": {
         "raises": asyncio.CancelledError,
@@ -134,8 +140,11 @@ class ForeignEnding(Ending):
     def _timeout(self, settings: Settings) -> aiohttp.ClientTimeout:
         if settings.timeouts == self.short.timeouts:
             return aiohttp.ClientTimeout(connect=BUDGET, sock_read=BUDGET)
-        changed = settings.timeouts.connect != self.settings.timeouts.connect
-        return aiohttp.ClientTimeout(connect=settings.timeouts.connect if changed else None)
+        said, usual = settings.timeouts, self.settings.timeouts
+        return aiohttp.ClientTimeout(
+            total=said.total if said.total != usual.total else None,
+            connect=said.connect if said.connect != usual.connect else None,
+        )
 
 
 def foreign(row: Row) -> Row:

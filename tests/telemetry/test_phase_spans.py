@@ -150,7 +150,7 @@ def end_body(attempt: Any, body: Body, how: str) -> None:
         body.complete()
     elif how == "cut":
         body.failure = aiohttp.ClientPayloadError()
-        attempt.connection_lost()
+        attempt.connection_lost(None, dropped=False)
     elif how == "abandoned":
         attempt.released()
     else:
@@ -177,7 +177,7 @@ def test_a_body_ends_once_in_its_way(hooked: Driven, how: str, error_type: str |
     hooked.answer(attempt, body=body)
     end_body(attempt, body, how)
     attempt.released()
-    attempt.connection_lost()
+    attempt.connection_lost(None, dropped=False)
     span = hooked.span("response body")
     wanted: dict[str, Any] = {"aiohttp.client.body.outcome": how}
     if error_type is not None:
