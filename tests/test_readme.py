@@ -14,6 +14,7 @@ import pytest
 
 from aiohttp_hardened import DEFAULTS
 from aiohttp_hardened.telemetry import _names
+from tests.compat._roads import PACKAGES, Road
 
 if TYPE_CHECKING:
     from aiohttp_hardened.testing import ThrowawayCA
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
+OVER_ROADS = re.compile(r'^@over_roads\("([^"]+)"\)', re.MULTILINE)
 START = r"git clone https://\S+ && cd aiohttp-hardened && python3 -m venv \.venv && \.venv/bin/pip install -e "
 
 
@@ -159,6 +161,17 @@ def constants(prefix: str) -> set[str]:
 def test_the_metrics_are_those_of_the_code() -> None:
     """The metrics table names each metric of ``telemetry/_names.py`` and no other."""
     assert constants("METRIC_") == {name for row in table("metric") for name in codes(row[0])}
+
+
+def test_the_packages_are_those_that_are_driven() -> None:
+    """The table of packages says what ``tests/compat`` proves: each package over each of its roads, and no other."""
+    real = [
+        [name, package.handed_over, *("yes" if road in package.roads else "no" for road in Road), package.told]
+        for name, package in PACKAGES.items()
+    ]
+    assert real == table("package")
+    sources = [file.read_text("utf-8") for file in (ROOT / "tests" / "compat").glob("test_*.py")]
+    assert set(PACKAGES) == {name for source in sources for name in OVER_ROADS.findall(source)}
 
 
 def test_the_spans_are_those_of_the_code() -> None:
