@@ -124,7 +124,7 @@ def _parse(raw: tuple[str | None, ...]) -> Environment:
         request_headers=None if request is None else Headers(request, sanitized),
         response_headers=None if response is None else Headers(response, sanitized),
         excluded=_pattern(values, excluded, flags=0),
-        others_emit_duration=not {"http", "http/dup"}.isdisjoint(_list(values[_STABILITY])),
+        others_emit_duration=not {"http", "http/dup"}.isdisjoint(_list(values[_STABILITY])) and _contrib_has_metrics(),
     )
 
 
@@ -152,3 +152,14 @@ def package_version() -> str | None:
         return metadata.version("aiohttp-hardened")
     except metadata.PackageNotFoundError:  # run from a source tree
         return None
+
+
+@lru_cache(maxsize=1)
+def _contrib_has_metrics() -> bool:
+    """Say whether the installed instrumentation of opentelemetry-python-contrib records durations: since 0.55b0."""
+    try:
+        version = metadata.version("opentelemetry-instrumentation-aiohttp-client")
+    except metadata.PackageNotFoundError:  # vendored under another name: new enough, as far as we know
+        return True
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is None or (int(found[1]), int(found[2])) >= (0, 55)
