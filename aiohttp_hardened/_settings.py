@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 _HIGHEST_PORT = 65535
+_LONGEST_ALPN = 255
+_RETIRED = "(RFC 8996 retired the older ones)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,11 +173,7 @@ class TLSSettings:
             raise SettingsError(f"tls.name is {self.name!r}; it must be a non-empty string or None")
         self._check_trust()
         self._check_client_certificate()
-        if self.minimum_version not in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
-            raise SettingsError(
-                f"tls.minimum_version is {self.minimum_version!r}; "
-                "it must be ssl.TLSVersion.TLSv1_2 or ssl.TLSVersion.TLSv1_3 (RFC 8996 retired the older ones)"
-            )
+        _tls_version(self, "tls", "minimum_version")
         for name in ("strict", "resumption", "allow_unverified"):
             _boolean(self, "tls", name)
         _positive_seconds(self, "tls", "reload_interval", optional=True)
@@ -267,6 +265,69 @@ class Settings:
                 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTLSSettings:
+    """What a server shows and asks for; the arguments of ``server.create_server_ssl_context``.
+
+    Args:
+        certfile: PEM file of the certificate, with its intermediates.
+        keyfile: PEM file of its key; ``None`` when the key is in ``certfile``.
+        key_password: Password of the key; never shown by ``repr``.
+        client_ca: PEM file of the authorities whose client certificates are asked for.
+        name: The context's name in telemetry and in the log; ``certfile`` when ``None``.
+        minimum_version: The lowest protocol version that is negotiated.
+        alpn_protocols: What is agreed to, in the order of preference.
+        tickets: Tickets per full handshake; 0 switches resumption off.
+        strict: As ``TLSSettings.strict``, for client certificates.
+        reload_interval: Seconds between two looks at the files; ``None``: no look.
+    """
+
+    certfile: str
+    keyfile: str | None = None
+    key_password: str | bytes | None = field(default=None, repr=False)
+    client_ca: str | None = None
+    name: str | None = None
+    minimum_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
+    alpn_protocols: tuple[str, ...] = ("http/1.1",)
+    tickets: int = 2
+    strict: bool = True
+    reload_interval: float | None = None
+
+    def __post_init__(self) -> None:
+        _optional_path(self, "server", "certfile", optional=False)
+        _optional_path(self, "server", "keyfile")
+        _optional_path(self, "server", "client_ca")
+        if self.key_password is not None and not isinstance(self.key_password, (str, bytes)):
+            raise SettingsError("server.key_password must be str, bytes or None")
+        if self.name is not None and (not isinstance(self.name, str) or not self.name):
+            raise SettingsError(f"server.name is {self.name!r}; it must be a non-empty string or None")
+        _tls_version(self, "server", "minimum_version")
+        _strings(self, "server", "alpn_protocols")
+        for protocol in self.alpn_protocols:
+            if not protocol.isascii() or not 0 < len(protocol) <= _LONGEST_ALPN:
+                raise SettingsError(f'server.alpn_protocols holds {protocol!r}; each is 1-255 of ASCII, as "http/1.1"')
+        _count(self, "server", "tickets")
+        _boolean(self, "server", "strict")
+        _positive_seconds(self, "server", "reload_interval", optional=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteSettings:
+    """How connections are accepted; the arguments of ``server.HardenedTCPSite`` and ``server.run_app``.
+
+    Args:
+        backlog: Connections that the kernel holds until they are accepted; beyond it SYNs are dropped.
+        ssl_handshake_timeout: Seconds for one handshake.
+    """
+
+    backlog: int = 1024
+    ssl_handshake_timeout: float = 10.0
+
+    def __post_init__(self) -> None:
+        _count(self, "server", "backlog", minimum=1)
+        _positive_seconds(self, "server", "ssl_handshake_timeout")
+
+
 def _set(settings: object, name: str, value: object) -> None:
     object.__setattr__(settings, name, value)
 
@@ -287,6 +348,14 @@ def _count(settings: Any, part: str, name: str, *, minimum: int = 0) -> None:
     value = getattr(settings, name)
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise SettingsError(f"{part}.{name} is {value!r}; it must be a whole number, {minimum} or more")
+
+
+def _tls_version(settings: Any, part: str, name: str) -> None:
+    value = getattr(settings, name)
+    if value not in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        raise SettingsError(
+            f"{part}.{name} is {value!r}; it must be ssl.TLSVersion.TLSv1_2 or ssl.TLSVersion.TLSv1_3 {_RETIRED}"
+        )
 
 
 def _boolean(settings: Any, part: str, name: str) -> None:
@@ -320,12 +389,12 @@ def _paths(settings: Any, part: str, name: str) -> None:
     _set(settings, name, paths)
 
 
-def _optional_path(settings: Any, part: str, name: str) -> None:
+def _optional_path(settings: Any, part: str, name: str, *, optional: bool = True) -> None:
     value = getattr(settings, name)
-    if value is None:
+    if value is None and optional:
         return
     if not isinstance(value, (str, os.PathLike)):
-        raise SettingsError(f"{part}.{name} is {value!r}; it must be a file path or None")
+        raise SettingsError(f"{part}.{name} is {value!r}; it must be a file path{' or None' if optional else ''}")
     path = os.fspath(cast("str | os.PathLike[str]", value))
     _existing_file(path, part, name)
     _set(settings, name, path)
@@ -360,3 +429,4 @@ def _nameserver(server: str) -> None:
 
 
 DEFAULTS = Settings()
+SITE = SiteSettings()

@@ -31,6 +31,7 @@ import math
 import ssl
 from typing import Final, cast
 
+from aiohttp_hardened._settings import SITE
 from aiohttp_hardened.exceptions import PhaseTimeoutError, PlaintextBoundaryError, SettingsError
 from aiohttp_hardened.timing import Phase
 from aiohttp_hardened.timing._errors import error_word
@@ -40,8 +41,7 @@ __all__ = ["start_tls_client", "start_tls_server"]
 
 _CLIENT_HANDSHAKE: Final = 5.0
 """Seconds; as ``TimeoutSettings.tls``."""
-_SERVER_HANDSHAKE: Final = 10.0
-"""Seconds; as `aiohttp_hardened.server` gives a handshake."""
+_SERVER_HANDSHAKE: Final = SITE.ssl_handshake_timeout
 _CLOSED_HERE: Final = "the connection was closed on this side during the TLS handshake"
 _LOOKED_AT: Final = 65536
 """Bytes of a ``StreamReader`` that are looked at; one would do, more make a better message."""

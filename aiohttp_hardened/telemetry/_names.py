@@ -113,6 +113,7 @@ METRIC_TLS_DURATION: Final = "aiohttp.client.tls_handshake.duration"
 METRIC_SETUP_DURATION: Final = "aiohttp.client.connection_setup.duration"
 METRIC_NOT_AFTER: Final = "aiohttp.client.tls.certificate.not_after"
 METRIC_RELOADS: Final = "aiohttp.client.tls.reloads"
+METRIC_SERVER_TLS_DURATION: Final = "aiohttp.server.tls_handshake.duration"
 METRIC_SSL_CONTEXTS: Final = "aiohttp.client.ssl_contexts"
 METRIC_EXECUTOR_BUSY: Final = "aiohttp.client.executor.busy"
 METRIC_EXECUTOR_QUEUED: Final = "aiohttp.client.executor.queued"
@@ -239,6 +240,14 @@ METRICS: Final = (
         (TLS_NAME, TLS_ROLE, SERVER_ADDRESS),
     ),
     Metric(METRIC_RELOADS, "counter", "{reload}", "Reloads of trust decisions, by outcome.", (TLS_NAME, OUTCOME)),
+    Metric(
+        METRIC_SERVER_TLS_DURATION,
+        "histogram",
+        "s",
+        "Duration of TLS handshakes with clients of this server.",
+        (TLS_PROTOCOL_VERSION, TLS_RESUMED, ERROR_TYPE),
+        CONNECT_EDGES,
+    ),
     Metric(METRIC_SSL_CONTEXTS, "gauge", "{context}", "Live SSL contexts."),
     Metric(METRIC_EXECUTOR_BUSY, "gauge", "{thread}", "Threads of default executors that work."),
     Metric(METRIC_EXECUTOR_QUEUED, "gauge", "{job}", "Jobs that wait for a thread of a default executor."),

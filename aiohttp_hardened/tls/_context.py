@@ -242,8 +242,9 @@ ALPN_PROTOCOLS: Final = ["http/1.1"]
 
 def _refuse(name: str) -> NoReturn:
     raise ImmutableContextError(
-        f"a shared SSL context cannot be changed ({name}): everybody who uses this trust decision would be changed "
-        "with it. Say it in TLSSettings(...) and create another context, or swap the files with reload_tls()"
+        f"a shared SSL context cannot be changed ({name}): everybody who uses it would be changed with it. "
+        "Say it in TLSSettings(...) or create_server_ssl_context(...) and create another context, "
+        "or swap the files with reload_tls()"
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import ssl
 import threading
 import weakref
 from collections import OrderedDict
@@ -90,7 +91,7 @@ async def context_ready(tls: TLSSettings) -> SharedSSLContext:
         raise _own(exc) from exc.__cause__
 
 
-def reload_tls(tls: TLSSettings) -> ReloadResult:
+def reload_tls(tls: TLSSettings | ssl.SSLContext) -> ReloadResult:
     """Read a trust decision's files again, and serve with them if they can serve.
 
     Blocks for 20-60 ms, longer while a pair of files is half written; call it from any
@@ -100,8 +101,14 @@ def reload_tls(tls: TLSSettings) -> ReloadResult:
 
     Args:
         tls: The trust decision, as it was given to ``create_session``. If nobody uses it
-            yet, its context is built now.
+            yet, its context is built now. Or a context, a server's for example, that
+            ``create_ssl_context`` or ``create_server_ssl_context`` made.
+
+    Raises:
+        SettingsError: The context is not one that this package made.
     """
+    if isinstance(tls, ssl.SSLContext):
+        return reloader_of(tls).reload()
     context = peek(tls)
     if context is not None and context.reloader is not None:
         return context.reloader.reload()
@@ -115,6 +122,21 @@ def reload_tls(tls: TLSSettings) -> ReloadResult:
         result = ReloadResult("applied", not_after=built.not_after if built is not None else None)
     figures.count_reload(name, result.outcome)
     return result
+
+
+def reloader_of(context: ssl.SSLContext) -> Reloader:
+    """Return what reloads a context.
+
+    Raises:
+        SettingsError: It is not one that this package made.
+    """
+    reloader = context.reloader if isinstance(context, SharedSSLContext) else None
+    if reloader is None:
+        raise SettingsError(
+            f"the context is {type(context).__name__}, which cannot be reloaded; "
+            "it must be one that create_server_ssl_context() or create_ssl_context() made"
+        )
+    return reloader
 
 
 def name_of(tls: TLSSettings) -> str:

@@ -107,15 +107,23 @@ class Reloader:
         self._serves(material, built)
         return context
 
-    def reload(self) -> ReloadResult:
+    def reload(self, *, asked: bool = False) -> ReloadResult:
         """Read the files again, and swap the context if they can serve. Blocks; for any thread.
 
         A rejection leaves everything as it was; it is logged (once for the same
         files and reason) and counted.
+
+        Args:
+            asked: Somebody asked and looks for the answer in the log: it is there
+                though it may be what was said before, and though nothing changed.
         """
         with self._lock:
+            if asked:
+                self._rejected = None
             try:
                 result = self._read_and_swap()
+                if asked and result.outcome == "unchanged":
+                    _logger.info("tls reload of %r: the files are unchanged%s", self.name, _ends(self.not_after))
             except CertificateReloadError as exc:
                 result = ReloadResult("rejected", reason=str(exc), not_after=self.not_after)
             figures.count_reload(self.name, result.outcome)
@@ -142,7 +150,9 @@ class Reloader:
             if context is not None:
                 context.swap(built.context)
                 self._serves(material, built)
-                _logger.info("tls reload of %r applied, generation %d", self.name, context.generation)
+                _logger.info(
+                    "tls reload of %r applied, generation %d%s", self.name, context.generation, _ends(built.not_after)
+                )
             return ReloadResult("applied", not_after=built.not_after)
         raise AssertionError("unreachable")
 
@@ -195,6 +205,10 @@ class Reloader:
         self._gone.set()
         if self._thread is not None:
             self._thread.join(_SECONDS_TO_STOP)
+
+
+def _ends(not_after: datetime | None) -> str:
+    return "" if not_after is None else f", certificate ends {not_after:%Y-%m-%d %H:%M:%S} UTC"
 
 
 _watching: Final[weakref.WeakSet[Reloader]] = weakref.WeakSet()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger("aiohttp_hardened")
 
-_STRICT: Final = ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
+STRICT: Final = ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
 """What ``ssl.create_default_context`` sets from Python 3.13 on."""
 
 _alpn_lock: Final = ForkSafeLock()
@@ -91,17 +91,17 @@ class TrustMaterial:
         truststore = tls.trust == "system" and sys.platform != "linux"
         context = new_truststore_context() if truststore else _OffersHTTP(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = tls.minimum_version
-        context.verify_flags = ssl.VERIFY_X509_TRUSTED_FIRST | (_STRICT if tls.strict else ssl.VerifyFlags(0))
-        keylog = os.environ.get("SSLKEYLOGFILE")
-        if keylog and not sys.flags.ignore_environment:
-            context.keylog_filename = keylog
+        context.verify_flags = ssl.VERIFY_X509_TRUSTED_FIRST | (STRICT if tls.strict else ssl.VerifyFlags(0))
+        honour_keylog(context)
         if not truststore:
             context.sslobject_class = ResumingSSLObject if tls.resumption else TimedSharedSSLObject
         for bundle in self.bundles:
             load_bundle(context, bundle)
         for directory in self.directories:
             context.load_verify_locations(capath=directory)
-        _check_authorities(tls, self.bundles)
+        own = len(tls.ca_files)
+        for path, bundle in zip(tls.ca_files, self.bundles[len(self.bundles) - own :], strict=True):
+            check_authorities(path, bundle, strict=tls.strict)
         not_after: datetime | None = None
         if self.pair is not None:
             self.pair.load_into(context)
@@ -147,32 +147,36 @@ def _listing(directory: str) -> str:
     return "\n".join(entries)
 
 
-def _check_authorities(tls: TLSSettings, bundles: tuple[bytes, ...]) -> None:
-    """Reject a file of own authorities that are all out of date; warn of those that strict verification refuses."""
+def honour_keylog(context: ssl.SSLContext) -> None:
+    """Write the keys of a context's connections where ``SSLKEYLOGFILE`` says, as default contexts do."""
+    keylog = os.environ.get("SSLKEYLOGFILE")
+    if keylog and not sys.flags.ignore_environment:
+        context.keylog_filename = keylog
+
+
+def check_authorities(path: str, bundle: bytes, *, strict: bool) -> None:
+    """Reject a file of own authorities that are all out of date; warn of those that strict verification refuses.
+
+    Raises:
+        CertificateReloadError: None of them can vouch for anybody now.
+    """
     now = time.time()
-    count = len(tls.ca_files)
-    for path, bundle in zip(tls.ca_files, bundles[len(bundles) - count :], strict=True):
-        try:
-            found = [parse(der) for der in certificates(bundle)]
-        except ValueError as exc:
-            raise CertificateReloadError(f"{path}: {exc}") from exc
-        if all(each.not_after < now for each in found):
-            raise CertificateReloadError(f"{path}: every certificate in it has expired")
-        if all(each.not_before > now for each in found):
-            raise CertificateReloadError(f"{path}: no certificate in it is valid yet")
-        flaws = sorted({flaw for each in found for flaw in each.flaws})
-        if flaws:
-            _logger.warning(
-                "%s holds an authority with %s: %s",
-                path,
-                ", ".join(flaws),
-                _REFUSED if tls.strict else _REFUSED_ELSEWHERE,
-            )
+    try:
+        found = [parse(der) for der in certificates(bundle)]
+    except ValueError as exc:
+        raise CertificateReloadError(f"{path}: {exc}") from exc
+    if all(each.not_after < now for each in found):
+        raise CertificateReloadError(f"{path}: every certificate in it has expired")
+    if all(each.not_before > now for each in found):
+        raise CertificateReloadError(f"{path}: no certificate in it is valid yet")
+    flaws = sorted({flaw for each in found for flaw in each.flaws})
+    if flaws:
+        reason = _REFUSED if strict else _REFUSED_ELSEWHERE
+        _logger.warning("%s holds an authority with %s: %s", path, ", ".join(flaws), reason)
 
 
 _REFUSED: Final = (
-    "its certificates will be refused, as by a default context of Python 3.13. "
-    "Reissue it, or say TLSSettings(strict=False)"
+    "its certificates will be refused, as by a default context of Python 3.13. Reissue it, or say strict=False"
 )
 _REFUSED_ELSEWHERE: Final = "a default context of Python 3.13 or later refuses it; here strict=False accepts it"
 

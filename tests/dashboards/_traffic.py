@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 
 from aiohttp_hardened import (
     DNSSettings,
@@ -28,6 +29,7 @@ from aiohttp_hardened import (
     reload_tls,
     telemetry,
 )
+from aiohttp_hardened.server import HardenedTCPSite, create_server_ssl_context
 from aiohttp_hardened.testing import (
     FakeNameServer,
     HTTPServer,
@@ -91,6 +93,16 @@ class Scene:
         await get(self.old, self.good.url(host="old.test"), headers={"Connection": "close"})
         names.set("old.test", mode="servfail")
         self._own_certificate()
+        await self._serve()
+
+    async def _serve(self) -> None:
+        issued = self.ca.issue("shop.test")
+        runner = web.AppRunner(web.Application(), access_log=None)
+        await runner.setup()
+        self.stack.push_async_callback(runner.cleanup)
+        context = create_server_ssl_context(issued.cert_file, issued.key_file, name="served")
+        await HardenedTCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        self.served = f"shop.test:{runner.addresses[0][1]}"
 
     def _own_certificate(self) -> None:
         issued = self.ca.issue("client.test", not_after=SOON)
@@ -150,6 +162,8 @@ class Scene:
         await get(self.kept, f"https://plaintext.test:{self.plaintext.port}/")
         await get(self.kept, f"https://stalled.test:{self.stalled.port}/")
         await get(self.kept, self.good.url(host="shop.test"), proxy=self.proxy)
+        for scheme in ("https", "http"):  # a server of ours sees them from the other side
+            await get(self.kept, f"{scheme}://{self.served}/", headers={"Connection": "close"})
 
     async def queue(self) -> None:
         """More requests than connections."""
