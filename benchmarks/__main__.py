@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-NAMES = ("overhead", "failures", "handshakes")
+NAMES = ("overhead", "failures", "handshakes", "server")
 
 
 def machine() -> dict[str, Any]:

@@ -7,6 +7,7 @@ import ssl
 from typing import Literal, assert_type
 
 import aiohttp
+from aiohttp import web
 
 import aiohttp_hardened
 from aiohttp_hardened import (
@@ -36,6 +37,13 @@ from aiohttp_hardened.exceptions import (
     ReloadResult,
     SettingsError,
     UnverifiedRequestError,
+)
+from aiohttp_hardened.server import (
+    HandshakeRecord,
+    HardenedTCPSite,
+    create_server_ssl_context,
+    reload_on_sighup,
+    run_app,
 )
 from aiohttp_hardened.telemetry import MetricHook, SpanHook, setup
 from aiohttp_hardened.timing import Attempt, Phase, PhaseHook, PhaseRecord, RequestRecord
@@ -181,3 +189,23 @@ def reloading(error: CertificateReloadError, result: ReloadResult) -> None:
     assert_type(result.outcome, Literal["applied", "unchanged", "rejected"])
     assert_type(result.reason, str | None)
     assert_type(result.not_after, dt.datetime | None)
+
+
+def shaken(record: HandshakeRecord) -> None:
+    assert_type(record.duration, float)
+    assert_type(record.error_type, str | None)
+
+
+async def serve(runner: web.AppRunner, app: web.Application) -> None:
+    context = create_server_ssl_context("tls.crt", "tls.key", client_ca="ca.crt", reload_interval=60.0)
+    assert_type(context, ssl.SSLContext)
+    assert_type(reload_tls(context), ReloadResult)
+    app.cleanup_ctx.append(reload_on_sighup(context))
+    site = HardenedTCPSite(
+        runner, "127.0.0.1", 8443, ssl_context=context, backlog=1024, ssl_handshake_timeout=10.0, hooks=[shaken]
+    )
+    await site.start()
+
+
+def serve_alone(app: web.Application) -> None:
+    assert_type(run_app(app, certfile="tls.crt", keyfile="tls.key", reload_interval=60.0), None)
