@@ -6,6 +6,7 @@ import pytest
 from multidict import CIMultiDict
 
 from aiohttp_hardened import TelemetrySettings
+from aiohttp_hardened.telemetry import _environment
 from aiohttp_hardened.telemetry._environment import KNOWN_METHODS, read_environment
 from tests.telemetry._driving import driven
 
@@ -104,3 +105,20 @@ def test_variables_are_read_when_a_hook_is_made(monkeypatch: pytest.MonkeyPatch)
         with driven() as after:
             after.get()
             assert not after.spans
+
+
+@pytest.mark.parametrize(
+    ("installed", "records"), [("0.52b0", False), ("0.55b0", True), ("0.66b1", True), ("1.0", True), (None, True)]
+)
+def test_an_old_contrib_records_no_duration(
+    monkeypatch: pytest.MonkeyPatch, installed: str | None, records: bool
+) -> None:
+    """Before 0.55b0 it has no metrics, whatever the environment asks of it."""
+
+    def version(_: str) -> str:
+        if installed is None:
+            raise _environment.metadata.PackageNotFoundError
+        return installed
+
+    monkeypatch.setattr(_environment.metadata, "version", version)
+    assert records is _environment._contrib_has_metrics.__wrapped__()
