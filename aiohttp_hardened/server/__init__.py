@@ -5,7 +5,7 @@
 the one below that, for everything that takes an ``ssl.SSLContext``.
 
 Under gunicorn (``-k aiohttp.GunicornWebWorker``) the worker makes its sites and its TLS context
-by itself: neither backlog, deadline nor reload of ours is in the way of its connections. See
+by itself: neither backlog, deadline nor reload of ours touches its connections. See
 "Serve TLS" in the README for what works there.
 """
 

@@ -29,8 +29,7 @@ _SIGHUP: Final[int | None] = getattr(signal, "SIGHUP", None)  # Windows has none
 def reload_on_sighup(*contexts: ssl.SSLContext) -> Callable[[web.Application], AsyncIterator[None]]:
     """Return a function for ``app.cleanup_ctx``: while the app runs, SIGHUP reloads contexts.
 
-    For apps that another runner runs (``web.run_app``, an ``AppRunner`` of your own, a
-    gunicorn worker)::
+    For apps that another runner runs (``web.run_app``, an ``AppRunner`` of your own)::
 
         context = create_server_ssl_context("/etc/tls/tls.crt", "/etc/tls/tls.key")
         app.cleanup_ctx.append(reload_on_sighup(context))
