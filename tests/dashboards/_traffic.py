@@ -97,7 +97,7 @@ class Scene:
 
     async def _serve(self) -> None:
         issued = self.ca.issue("shop.test")
-        runner = web.AppRunner(web.Application(), access_log=None)
+        runner = web.AppRunner(web.Application(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         self.stack.push_async_callback(runner.cleanup)
         context = create_server_ssl_context(issued.cert_file, issued.key_file, name="served")
